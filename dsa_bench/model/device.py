@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: MIT
+"""What a measurement ran on."""
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """Facts that decide a launch or that a reader needs to judge a time. A fact that is not known is None.
+
+    sm_count            multiprocessors; on the CPU backend the workers
+    compute_capability  "9.0"; None on the CPU
+    l2_bytes            L2 size; None on the CPU, where the cache is not controlled
+    driver, runtime     versions as the driver and the loaded run time report them
+    """
+
+    backend: str
+    name: str
+    sm_count: int
+    compute_capability: str | None = None
+    l2_bytes: int | None = None
+    memory_bytes: int | None = None
+    driver: str | None = None
+    runtime: str | None = None
+    compiler: str | None = None
+
+    @property
+    def slug(self) -> str:
+        """The device's folder under results/: lower case, words joined by dashes."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: MIT
+"""The failures a user can expect. Each is one line on stderr (what was asked, the limit, what to do) and an exit code."""
+
+
+class DsaBenchError(Exception):
+    """An expected failure. Anything else that escapes is a bug and keeps its traceback."""
+
+    exit_code = 1
+
+
+class GateFailed(DsaBenchError):
+    """A gate said no: a regression, a regret above its limit, a variant with a wrong result."""
+
+    exit_code = 1
+
+
+class BadInput(DsaBenchError):
+    """The request or a file it names cannot be used."""
+
+    exit_code = 2
+
+
+class CannotMeasure(DsaBenchError):
+    """This machine cannot take the measurement: no device, a compile or driver error, a run that cannot be trusted."""
+
+    exit_code = 3
+
+
+class CompileFailed(CannotMeasure):
+    """A kernel did not compile, or compiled to something that may not be measured."""

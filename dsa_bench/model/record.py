@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+"""The lines of a run: one header, then checks and visits. Raw samples only; every table is a pure function of them.
+
+Published as JSON Schema in docs/schemas/record.schema.json.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SCHEMA = "dsa-bench/record"
+SCHEMA_VERSION = 1
+
+Status = Literal["ok", "compile_failed", "launch_refused", "wrong_result", "below_resolution", "no_events"]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What ran, where, and what was asked. `plan` is the request; resume compares it, the device and the kernels."""
+
+    created: str
+    version: str
+    commit: str | None
+    dirty: bool | None
+    argv: tuple[str, ...]
+    seed: int
+    device: dict[str, Any]
+    versions: dict[str, str]
+    plan: dict[str, Any]
+    kernel_hashes: dict[str, str]
+    schema: str = SCHEMA
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["header"] = "header"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The correctness run of one variant in one cell, on the inputs that are timed afterwards.
+
+    rms_error       RMS(out - reference) / RMS(reference) over the checked rows
+    rounding_floor  the same for the FP64 reference rounded to BF16
+    """
+
+    cell: str
+    variant: str
+    kernel: str
+    kernel_hash: str
+    requested: tuple[int, ...]
+    tiles_per_split: int
+    splits: int
+    ctas: int
+    data_hash: str
+    status: Status
+    reason: str | None
+    rms_error: float | None
+    rounding_floor: float | None
+    kind: Literal["check"] = "check"
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One variant in one round: the median of `launches` launches.
+
+    attention_us  length of the union of the attention kernels' intervals of one call; None unless status is "ok"
+    call_us       from the first start to the last end of the call's device work; likewise
+    attempt       0, or more when the round was taken again as a whole; the last complete attempt counts
+    place         the visit's place in its round's order
+    control       the second visit of the null control
+    """
+
+    cell: str
+    variant: str
+    kernel_hash: str
+    requested: tuple[int, ...]
+    splits: int
+    round: int
+    attempt: int
+    place: int
+    control: bool
+    timer: str
+    l2: str
+    launches: int
+    attention_us: float | None
+    call_us: float | None
+    status: Status = "ok"
+    reason: str | None = None
+    clocks: dict[str, float] = field(default_factory=dict[str, float])
+    kind: Literal["visit"] = "visit"
+
+
+Line = Header | Check | Visit

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""What a user asked for, validated, before any device is known."""
+
+from dataclasses import dataclass, field
+
+from dsa_bench.model.errors import BadInput
+from dsa_bench.model.shape import DecodeShape
+
+DECODE_KERNELS = ("previous", "int8-tc")
+TIMERS = ("auto", "cupti", "events", "wall")
+L2_MODES = ("warm", "cold")
+BACKENDS = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class DataSpec:
+    """How the synthetic inputs of a cell are drawn (docs/data.md).
+
+    query_std                       standard deviation of the BF16 queries
+    key_scale_multiplier, value_... factors on the uniform scales
+    invalid_fraction                share of each list that is replaced by values outside [0, context)
+    selection                       "sorted", "random", "blocks:N" or "overlap:F"
+    """
+
+    seed: int = 0
+    query_std: float = 1.4
+    key_scale_multiplier: float = 1.0
+    value_scale_multiplier: float = 1.0
+    invalid_fraction: float = 0.0
+    selection: str = "sorted"
+
+    def __post_init__(self) -> None:
+        kind, _, parameter = self.selection.partition(":")
+        if kind == "blocks":
+            if not (parameter.isascii() and parameter.isdecimal() and int(parameter) > 0):
+                raise BadInput(f"--selection {self.selection}: blocks:N takes a positive run length, such as blocks:16")
+        elif kind == "overlap":
+            try:
+                fraction = float(parameter)
+            except ValueError:
+                fraction = -1.0
+            if not 0.0 <= fraction <= 1.0:
+                raise BadInput(f"--selection {self.selection}: overlap:F takes a share from 0 to 1, such as overlap:0.9")
+        elif self.selection not in ("sorted", "random"):
+            raise BadInput(f"--selection {self.selection}: must be sorted, random, blocks:N or overlap:F")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a run is measured (docs/measuring.md).
+
+    rounds  paired rounds for each cell, even; None takes as many mirrored pairs as `budget_s` allows
+    """
+
+    rounds: int | None = 16
+    budget_s: float | None = None
+    timer: str = "auto"
+    l2: str = "warm"
+
+    def __post_init__(self) -> None:
+        if self.rounds is not None and (self.rounds < 2 or self.rounds % 2):
+            raise BadInput(f"--rounds {self.rounds}: must be even and at least 2, because rounds come in mirrored pairs")
+        if self.rounds is None and self.budget_s is None:
+            raise ValueError("a policy needs rounds or a budget")
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRequest:
+    """A grid of decode cells and the variants to measure in each."""
+
+    shapes: tuple[DecodeShape, ...]
+    kernels: tuple[str, ...] = DECODE_KERNELS
+    tiles_per_split: tuple[int, ...] = (0,)
+    data: DataSpec = field(default_factory=DataSpec)
+    policy: Policy = field(default_factory=Policy)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""The shapes of one operator call."""
+
+from dataclasses import asdict, dataclass
+
+from dsa_bench.model.errors import BadInput
+
+TILE = 64
+"""Candidates that one main-loop step of the split kernels handles (the seed document's tile)."""
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """Smallest integer >= numerator / denominator, for non-negative numerator and positive denominator."""
+    return -(-numerator // denominator)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeShape:
+    """One decode call.
+
+    query, out [rows, query_heads, head_size] bf16 · key, value [kv_heads, context, head_size] int8 ·
+    key_scale, value_scale [kv_heads, head_size] fp32 · selected [rows, candidates] int32.
+    Raises BadInput if a dimension is not positive, the heads do not divide, or rows do not fit the context.
+    """
+
+    rows: int
+    context: int = 8192
+    candidates: int = 2048
+    query_heads: int = 24
+    kv_heads: int = 2
+    head_size: int = 256
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value < 1:
+                raise BadInput(f"--{name.replace('_', '-')} {value}: must be at least 1")
+        if self.query_heads % self.kv_heads:
+            raise BadInput(
+                f"--query-heads {self.query_heads}: must be a multiple of --kv-heads {self.kv_heads}, "
+                "because the query heads of a group share one KV head"
+            )
+        if self.rows > self.context:
+            raise BadInput(
+                f"--rows {self.rows}: must be at most --context {self.context}, because the rows are the context's last"
+            )
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one KV head."""
+        return self.query_heads // self.kv_heads
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of one row's list: ceil(candidates / TILE)."""
+        return ceil_div(self.candidates, TILE)
+
+    @property
+    def row_heads(self) -> int:
+        """Independent attention problems that share nothing but the cache: rows x kv_heads."""
+        return self.rows * self.kv_heads
+
+    @property
+    def key(self) -> str:
+        """The cell's name in records. Cells of two runs match when their keys are equal."""
+        return "op=decode," + ",".join(f"{name}={value}" for name, value in asdict(self).items())
+
+
+def cache_row_offset(head: int, position: int, context: int, head_size: int) -> int:
+    """Byte offset of one cached row in an INT8 cache [kv_heads, context, head_size]; may exceed 2^31.
+
+    Python integers do not wrap; kernels compute the same number in 64 bits.
+    """
+    return (head * context + position) * head_size
