@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The failures a user can expect. Each is one line on stderr (what was asked, the limit, what to do) and an exit code."""
+"""The failures a user can expect: one line on stderr (what was asked, the limit, what to do) and an exit code."""
 
 
 class DsaBenchError(Exception):

@@ -4,8 +4,8 @@
 Published as JSON Schema in docs/schemas/record.schema.json.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
 
 SCHEMA = "dsa-bench/record"
 SCHEMA_VERSION = 1
@@ -56,9 +56,8 @@ class Check:
     kind: Literal["check"] = "check"
 
 
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """One variant in one round: the median of `launches` launches.
+class Visit(NamedTuple):
+    """One variant in one round: the median of `launches` launches. A tuple, because runs hold them by the 100,000.
 
     attention_us  length of the union of the attention kernels' intervals of one call; None unless status is "ok"
     call_us       from the first start to the last end of the call's device work; likewise
@@ -83,8 +82,13 @@ class Visit:
     call_us: float | None
     status: Status = "ok"
     reason: str | None = None
-    clocks: dict[str, float] = field(default_factory=dict[str, float])
+    clocks: dict[str, float] = {}  # noqa: RUF012 - never written to
     kind: Literal["visit"] = "visit"
 
 
 Line = Header | Check | Visit
+
+
+def line_content(line: Line) -> dict[str, Any]:
+    """A line as the JSON object that stands for it."""
+    return line._asdict() if isinstance(line, Visit) else asdict(line)

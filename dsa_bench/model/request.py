@@ -40,7 +40,9 @@ class DataSpec:
             except ValueError:
                 fraction = -1.0
             if not 0.0 <= fraction <= 1.0:
-                raise BadInput(f"--selection {self.selection}: overlap:F takes a share from 0 to 1, such as overlap:0.9")
+                raise BadInput(
+                    f"--selection {self.selection}: overlap:F takes a share from 0 to 1, such as overlap:0.9"
+                )
         elif self.selection not in ("sorted", "random"):
             raise BadInput(f"--selection {self.selection}: must be sorted, random, blocks:N or overlap:F")
 
@@ -59,7 +61,9 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.rounds is not None and (self.rounds < 2 or self.rounds % 2):
-            raise BadInput(f"--rounds {self.rounds}: must be even and at least 2, because rounds come in mirrored pairs")
+            raise BadInput(
+                f"--rounds {self.rounds}: must be even and at least 2, because rounds come in mirrored pairs"
+            )
         if self.rounds is None and self.budget_s is None:
             raise ValueError("a policy needs rounds or a budget")
 

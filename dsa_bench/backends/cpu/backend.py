@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+"""The CPU backend: tasks on a thread pool, one BLAS thread each."""
+
+import hashlib
+import os
+import platform
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingTypeStubs]
+
+from dsa_bench.backends.base import Launch
+from dsa_bench.backends.cpu import kernels
+from dsa_bench.model.device import DeviceFacts
+from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.model.plan import VariantPlan
+from dsa_bench.oracle.attention import F64
+from dsa_bench.oracle.tolerance import fp32_bound
+from dsa_bench.splits.geometry import CpuDecode, DecodeGeometry
+
+
+def cpu_device() -> DeviceFacts:
+    """The CPU as a device: sm_count = workers, one resident task each."""
+    return DeviceFacts(backend="cpu", name=_cpu_model(), sm_count=_workers(), runtime=f"numpy {np.__version__}")
+
+
+def _workers() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "CPU"
+
+
+class CpuBackend:
+    """Both decode kernels in NumPy. BLAS is held to one thread, so that the pool's tasks are the parallelism."""
+
+    def __init__(self) -> None:
+        self.device = cpu_device()
+        self.geometry: DecodeGeometry = CpuDecode(self.device.sm_count)
+        self._blas = threadpool_limits(limits=1)
+        self._pool = ThreadPoolExecutor(self.device.sm_count, thread_name_prefix="dsa-bench")
+
+    def kernel_hash(self, kernel: str) -> str:
+        """Both kernels share one source file and one NumPy."""
+        source = Path(kernels.__file__).read_bytes()
+        return hashlib.sha256(f"{kernel}\0{np.__version__}\0".encode() + source).hexdigest()[:16]
+
+    def bound(self, kernel: str, inputs: DecodeInputs, rows: NDArray[np.int64], out: F64) -> F64:
+        return fp32_bound(inputs, rows, out)
+
+    def load(self, inputs: DecodeInputs) -> "CpuDecodeBuffers":
+        return CpuDecodeBuffers(inputs, self._run)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._blas.restore_original_limits()
+
+    def _run(self, task: Callable[[int], None], count: int) -> None:
+        for _ in self._pool.map(task, range(count)):
+            pass
+
+
+class CpuDecodeBuffers:
+    """One cell's inputs, its output, and the launches over them."""
+
+    def __init__(self, inputs: DecodeInputs, run: Callable[[Callable[[int], None], int], None]) -> None:
+        self._inputs = inputs
+        self._run = run
+        self._out = np.zeros(inputs.query.shape, BF16)
+
+    def launcher(self, variant: VariantPlan) -> Launch:
+        return self._split_launch(variant) if variant.requested else self._unsplit_launch()
+
+    def fill_output(self, value: float) -> None:
+        self._out[:] = value
+
+    def output(self) -> NDArray[np.generic]:
+        return self._out.copy()
+
+    def close(self) -> None:
+        pass
+
+    def _unsplit_launch(self) -> Launch:
+        shape = self._inputs.shape
+        whole_list = slice(0, shape.candidates)
+
+        def attend_row_head(task: int) -> None:
+            row, kv_head = divmod(task, shape.kv_heads)
+            self._store(row, kv_head, [kernels.attend(self._inputs, row, kv_head, whole_list)])
+
+        return lambda _: self._run(attend_row_head, shape.row_heads)
+
+    def _split_launch(self, variant: VariantPlan) -> Launch:
+        shape, plan = self._inputs.shape, variant.split
+        partials: list[kernels.Partial] = [
+            kernels.empty_partial(shape.group, shape.head_size) for _ in range(shape.row_heads * plan.splits)
+        ]
+
+        def attend_split(task: int) -> None:
+            row_head, split = divmod(task, plan.splits)
+            row, kv_head = divmod(row_head, shape.kv_heads)
+            part = plan.candidate_slice(split, shape.candidates)
+            partials[task] = kernels.attend(self._inputs, row, kv_head, part)
+
+        def merge_row_head(row_head: int) -> None:
+            row, kv_head = divmod(row_head, shape.kv_heads)
+            self._store(row, kv_head, partials[row_head * plan.splits : (row_head + 1) * plan.splits])
+
+        def launch(_: int) -> None:
+            self._run(attend_split, shape.row_heads * plan.splits)
+            self._run(merge_row_head, shape.row_heads)
+
+        return launch
+
+    def _store(self, row: int, kv_head: int, partials: list[kernels.Partial]) -> None:
+        group = self._inputs.shape.group
+        self._out[row, kv_head * group : (kv_head + 1) * group] = kernels.merge(partials)

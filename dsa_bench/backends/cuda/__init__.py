@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The GPU backend: typed launch wrappers over kernels/."""

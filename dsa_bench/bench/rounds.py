@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: MIT
+"""Check, warm up, then visit every variant in paired, order-balanced rounds."""
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dsa_bench.bench.order import counterbalanced
+from dsa_bench.bench.ranges import annotate
+from dsa_bench.bench.timers import Timer
+from dsa_bench.bench.variant import Sample, Variant
+from dsa_bench.model.errors import CannotMeasure
+
+PILOT_PASSES = 3
+WARMUP_US = 50_000.0
+"""Every variant is run until all of them together have run this long, so that no first visit pays for a cold device."""
+MAX_PILOT_PASSES = 50
+MAX_LAUNCHES = 1000
+CLOCK_FLOOR = 0.97
+MAX_REPEATS = 8
+"""Rounds of one cell that may be taken again for a low clock before the run is called untrusted."""
+
+Clocks = Callable[[], dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A variant's place in every round; the null control has a second one."""
+
+    variant: Variant
+    launches: int
+    control: bool = False
+
+
+class Stop:
+    """When a cell has enough rounds: after `rounds`, or when the next mirrored pair would pass the deadline."""
+
+    def __init__(
+        self, rounds: int | None, deadline_s: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._rounds = rounds
+        self._deadline_s = deadline_s
+        self._clock = clock
+        self._pair_start_s: float | None = None
+
+    def wants(self, round_index: int) -> bool:
+        """Whether to take this round. A pair that is begun is finished, and one pair is always taken."""
+        if self._rounds is not None and round_index >= self._rounds:
+            return False
+        if round_index % 2 or self._deadline_s is None:
+            return True
+        now_s = self._clock()
+        last_pair_s = None if self._pair_start_s is None else now_s - self._pair_start_s
+        self._pair_start_s = now_s
+        return last_pair_s is None or now_s + last_pair_s <= self._deadline_s
+
+
+def pilot(variants: Sequence[Variant], timer: Timer) -> dict[str, int]:
+    """Warm up, and find for each variant how many launches make a visit of at least timer.min_visit_us.
+
+    An estimate of zero (a timer too coarse for one call) gives the largest count, never a division by zero.
+    """
+    times_us: dict[str, list[float]] = {variant.name: [] for variant in variants}
+    total_us = 0.0
+    for taken in range(MAX_PILOT_PASSES):
+        if taken >= PILOT_PASSES and total_us >= WARMUP_US:
+            break
+        for variant in variants:
+            call_us = timer.time(variant, 1).call_us
+            times_us[variant.name].append(call_us)
+            total_us += call_us
+    return {name: _launches(statistics.median(sample), timer.min_visit_us) for name, sample in times_us.items()}
+
+
+def _launches(estimate_us: float, visit_us: float) -> int:
+    if not estimate_us > visit_us / MAX_LAUNCHES:
+        return MAX_LAUNCHES
+    return math.ceil(visit_us / estimate_us)
+
+
+def round_slots(variants: Sequence[Variant], control: str, launches: dict[str, int]) -> list[Slot]:
+    """One slot for each variant, and a second one for the null control, half a round away from its first."""
+    slots = [Slot(variant, launches[variant.name]) for variant in variants]
+    at = next(index for index, slot in enumerate(slots) if slot.variant.name == control)
+    slots = [*slots[at:], *slots[:at]]
+    slots.insert((len(slots) + 1) // 2, Slot(slots[0].variant, slots[0].launches, control=True))
+    return slots
+
+
+def take_rounds(
+    slots: Sequence[Slot],
+    timer: Timer,
+    stop: Stop,
+    clocks: Clocks | None = None,
+    done: Container[int] = (),
+    attempts: Mapping[int, int] = MappingProxyType({}),
+) -> Iterator[Sample]:
+    """Visit every slot once a round and yield each visit as it is taken.
+
+    done      rounds that an earlier run completed
+    attempts  round -> the attempts that it already had; a round that was cut short is taken again as a whole
+    Raises CannotMeasure when rounds keep being taken at a low clock.
+    """
+    clock_mhz: list[float] = []
+    repeats = 0
+    for index in itertools.count():
+        if not stop.wants(index):
+            return
+        if index in done:
+            continue
+        attempt = attempts.get(index, 0)
+        while True:
+            lowest_mhz = math.inf
+            for sample in _visit_round(slots, index, attempt, timer, clocks):
+                lowest_mhz = min(lowest_mhz, sample.clocks.get("sm_mhz", math.inf))
+                yield sample
+            if lowest_mhz == math.inf or not clock_mhz or lowest_mhz >= CLOCK_FLOOR * statistics.median(clock_mhz):
+                break
+            repeats += 1
+            if repeats > MAX_REPEATS:
+                raise CannotMeasure(
+                    f"the SM clock fell below {CLOCK_FLOOR:.0%} of the cell's median in more than {MAX_REPEATS} rounds "
+                    f"(last {lowest_mhz:.0f} MHz), so the run is untrusted; let the device cool, then measure again"
+                )
+            attempt += 1
+        clock_mhz.append(lowest_mhz)
+
+
+def _visit_round(
+    slots: Sequence[Slot], index: int, attempt: int, timer: Timer, clocks: Clocks | None
+) -> Iterator[Sample]:
+    for place, slot in enumerate(counterbalanced(slots, index)):
+        with annotate(f"{slot.variant.name} round {index}"):
+            timing = timer.time(slot.variant, slot.launches)
+        resolved = min(timing) > 0
+        yield Sample(
+            slot.variant.name,
+            slot.control,
+            index,
+            attempt,
+            place,
+            slot.launches,
+            timing if resolved else None,
+            "ok" if resolved else "below_resolution",
+            None if resolved else f"{timer.name} read {min(timing):g} us over {slot.launches} launches",
+            clocks() if clocks is not None and place == 0 else {},
+        )

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: MIT
+"""What an operator hands to the bench, and what the bench hands back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dsa_bench.model.record import Status
+
+
+class Timing(NamedTuple):
+    """Medians over one visit's launches, in microseconds (statistics of a visit: docs/measuring.md)."""
+
+    attention_us: float
+    call_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The outcome of a correctness run; `reason` says what is wrong unless status is "ok"."""
+
+    status: Status
+    reason: str | None = None
+    rms_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One configuration of a cell.
+
+    launch   enqueues one call; its argument counts calls, so that cold launches can rotate buffers
+    check    runs the variant once on the inputs that are timed and compares the output
+    kernels  names of the device kernels whose time counts as attention; empty on the CPU
+    """
+
+    name: str
+    launch: Callable[[int], None]
+    check: Callable[[], Checked]
+    kernels: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One visit: a variant in a round, or why there is no time."""
+
+    variant: str
+    control: bool
+    round: int
+    attempt: int
+    place: int
+    launches: int
+    timing: Timing | None
+    status: Status = "ok"
+    reason: str | None = None
+    clocks: dict[str, float] = field(default_factory=dict[str, float])

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The command line: parse, call one function, print one result."""

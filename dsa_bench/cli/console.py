@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""The two streams: stdout carries the result and nothing else, stderr everything said on the way."""
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Generator
+from typing import Any, TextIO
+
+PROGRAM = "dsa-bench"
+
+
+def prepare_streams() -> None:
+    """Make both streams total: characters that they cannot encode are escaped, and a closed stderr swallows."""
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller's shell
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - lives as long as the process
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure: Any = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def emit(text: str) -> None:
+    """Write the result, ending in one newline. A reader that closes early is no failure."""
+    try:
+        sys.stdout.write(text.rstrip("\n") + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_stdout()
+
+
+def _discard_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush has nothing to complain about."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def note(text: str) -> None:
+    """One line to the user on stderr."""
+    _say(f"{PROGRAM}: {' '.join(text.split())}")
+
+
+def lines_to_user(lines: list[str]) -> None:
+    """Several lines to the user on stderr, as they are."""
+    _say("\n".join(lines))
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def only_the_result_on_stdout() -> Generator[None]:
+    """While measuring, whatever a library prints goes to stderr."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """Columns of a terminal; None where the stream is none."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+def wants_color(stream: TextIO) -> bool:
+    """Colour on a terminal unless NO_COLOR is set or the terminal is dumb; FORCE_COLOR asks for it anywhere."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")

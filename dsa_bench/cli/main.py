@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""The `dsa-bench` command: its commands, and how every failure becomes one line and an exit code."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from dsa_bench import __version__
+from dsa_bench.cli.console import emit, note, prepare_streams
+from dsa_bench.cli.decode import decode
+from dsa_bench.cli.env import env
+from dsa_bench.cli.lists import ListCommand
+from dsa_bench.cli.report import report
+from dsa_bench.model.errors import DsaBenchError
+
+INTERRUPTED = 130
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+for command in (decode, report, env):
+    app.command(cls=ListCommand)(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        emit(f"dsa-bench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def dsa_bench(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Measure, tune and dispatch INT8-KV sparse attention on NVIDIA GPUs.
+
+    Every option can also be set as DSA_BENCH_<NAME>, and lists as --rows 1 8, --rows 1,8 or --rows 1 --rows 8.
+    """
+
+
+def main() -> None:
+    """Run a command and leave with its exit code: 0 fine, 1 a gate said no, 2 bad usage, 3 cannot measure here."""
+    prepare_streams()
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(argv: list[str]) -> int:
+    """Run one command line in this process; the exit code."""
+    try:
+        result: Any = app(argv, prog_name="dsa-bench", standalone_mode=False)
+    except DsaBenchError as error:
+        note(f"error: {error}")
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        note("interrupted")
+        return INTERRUPTED
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        note(f"error: {usage_message(error)}")
+        return 2
+    return result if isinstance(result, int) else 0
+
+
+def usage_message(error: Any) -> str:
+    """One line for a usage error of the option parser, naming the variable where the value came from one."""
+    option, context = getattr(error, "param", None), getattr(error, "ctx", None)
+    message = getattr(error, "message", None)
+    if option is None or context is None or not message:
+        return str(error.format_message()).replace("Error: ", "")
+    source = context.get_parameter_source(option.name)
+    from_environment = source is not None and source.name == "ENVIRONMENT"
+    name = max(option.opts, key=len)
+    return f"{name}{f' (from {option.envvar})' if from_environment else ''}: {message}"

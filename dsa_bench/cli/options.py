@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT
+"""Options that more than one command takes, each declared once. Every one can come from DSA_BENCH_<NAME>."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dsa_bench.cli.values import flatten, integer_list, name_list, one_integer, one_number, one_of
+from dsa_bench.model.request import BACKENDS, DECODE_KERNELS, L2_MODES, TIMERS
+from dsa_bench.report.formats import FORMATS
+
+
+def _option(flag: str, parser: Callable[[str], Any], help: str, metavar: str) -> Any:
+    variable = "DSA_BENCH_" + flag.removeprefix("--").replace("-", "_").upper()
+    return typer.Option(flag, parser=parser, help=help, metavar=metavar, envvar=variable, show_envvar=False)
+
+
+def _list_option(flag: str, parser: Callable[[str], Any], help: str, metavar: str) -> Any:
+    option = _option(flag, parser, help, metavar)
+    option.callback = flatten
+    return option
+
+
+Rows = Annotated[list[int], _list_option("--rows", integer_list(1), "Query tokens in the launch.", "N...")]
+Context = Annotated[list[int], _list_option("--context", integer_list(1), "KV positions in the cache.", "N...")]
+Candidates = Annotated[
+    list[int], _list_option("--candidates", integer_list(1), "Positions selected for each row.", "N...")
+]
+QueryHeads = Annotated[int, _option("--query-heads", one_integer(1), "Query heads.", "N")]
+KvHeads = Annotated[int, _option("--kv-heads", one_integer(1), "KV heads.", "N")]
+TilesPerSplit = Annotated[
+    list[int],
+    _list_option(
+        "--tiles-per-split", integer_list(0), "Targets of 64-candidate tiles per split; 0 = the automatic rule.", "N..."
+    ),
+]
+Kernels = Annotated[
+    list[str], _list_option("--kernels", name_list(DECODE_KERNELS), f"From {', '.join(DECODE_KERNELS)}.", "NAME...")
+]
+BackendName = Annotated[
+    str, _option("--backend", one_of(BACKENDS), "auto takes the GPU if one works.", "|".join(BACKENDS))
+]
+TimerName = Annotated[
+    str, _option("--timer", one_of(TIMERS), "auto takes cupti, else events; the CPU's is wall.", "|".join(TIMERS))
+]
+L2 = Annotated[str, _option("--l2", one_of(L2_MODES), "The GPU's L2 before each launch.", "|".join(L2_MODES))]
+Rounds = Annotated[
+    int | None,
+    _option(
+        "--rounds", one_integer(1), "Paired rounds of each cell, even. [default: 16, or what --budget allows]", "N"
+    ),
+]
+Budget = Annotated[
+    float | None, _option("--budget", one_number(0, open_low=True), "Seconds for the rounds of all cells.", "SECONDS")
+]
+Seed = Annotated[int, _option("--seed", one_integer(0), "Seed of the synthetic data.", "N")]
+QueryStd = Annotated[float, _option("--query-std", one_number(0, 1e30), "Standard deviation of the queries.", "X")]
+KeyScaleMultiplier = Annotated[
+    float, _option("--key-scale-multiplier", one_number(0, 1e30, open_low=True), "Factor on the key scales.", "X")
+]
+ValueScaleMultiplier = Annotated[
+    float, _option("--value-scale-multiplier", one_number(0, 1e37, open_low=True), "Factor on the value scales.", "X")
+]
+InvalidFraction = Annotated[
+    float, _option("--invalid-fraction", one_number(0, 1), "Share of each list replaced by invalid positions.", "X")
+]
+Selection = Annotated[str, _option("--selection", str, "sorted, random, blocks:N or overlap:F (docs/data.md).", "KIND")]
+Format = Annotated[str, _option("--format", one_of(FORMATS), "Of the result on stdout.", "|".join(FORMATS))]
+Record = Annotated[
+    Path | None,
+    typer.Option(
+        "--record",
+        help="Append every visit to this new file (JSON Lines).",
+        metavar="FILE",
+        envvar="DSA_BENCH_RECORD",
+        show_envvar=False,
+    ),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the file that --record names.")]
+Plan = Annotated[bool, typer.Option("--plan", help="Print what would be measured, as JSON, and measure nothing.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Say which kernel and geometry each cell takes and why.")]
+Sms = Annotated[
+    int | None, _option("--sms", one_integer(1), "With --plan: multiprocessors of the device to plan for.", "N")
+]
+Resident = Annotated[
+    int | None, _option("--resident", one_integer(1), "With --plan: resident CTAs per multiprocessor.", "N")
+]

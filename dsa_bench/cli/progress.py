@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT
+"""How a run goes on, on stderr: a bar with the time left on a terminal, one line for each cell elsewhere."""
+
+import sys
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dsa_bench.cli.console import note
+
+
+class RunProgress:
+    """Follows cells and visits. A context manager, so that an interrupt leaves the terminal as it was."""
+
+    def __init__(self) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.completed:.1f}/{task.total:.0f} cells", markup=False),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._live = sys.stderr.isatty()
+        self._task = self._bar.add_task("", total=None)
+        self._visit_share = 0.0
+
+    def begin_cell(self, cell: str, number: int, cells: int) -> None:
+        parts = dict(part.split("=", 1) for part in cell.split(","))
+        label = f"rows {parts['rows']}, context {parts['context']}, candidates {parts['candidates']}"
+        if not self._live:
+            note(f"cell {number + 1} of {cells}: {label}")
+        self._bar.update(self._task, description=label, completed=number, total=cells)
+
+    def begin_rounds(self, visits: int | None) -> None:
+        self._visit_share = 1 / visits if visits else 0.0
+
+    def visited(self) -> None:
+        self._bar.advance(self._task, self._visit_share)
+
+    def __enter__(self) -> "RunProgress":
+        if self._live:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._bar.stop()

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: MIT
+"""A run's table on stdout, in the format asked for."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from dsa_bench.cli.console import emit, note, terminal_width, wants_color
+
+if TYPE_CHECKING:
+    from dsa_bench.model.run import Run
+
+
+def print_tables(run: "Run", format: str) -> None:
+    """Print the tables of a run; cells that cannot be trusted are also named on stderr."""
+    from dsa_bench.report.decode import decode_tables, untrusted_cells
+    from dsa_bench.report.render import MACHINE_WRITERS, to_text
+
+    tables = decode_tables(run)
+    writer = MACHINE_WRITERS.get(format)
+    if writer is None:
+        emit(to_text(tables, color=wants_color(sys.stdout), width=terminal_width(sys.stdout)))
+    else:
+        emit(writer(tables))
+    for table in untrusted_cells(tables):
+        note(f"warning: {table.label}: one variant differs from itself beyond the margin; measure again")

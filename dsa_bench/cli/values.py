@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""Parsers of option values: ASCII digits only, and one line that says what was wrong."""
+
+import itertools
+import math
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+import typer
+
+INTEGER = re.compile(r"[0-9]+", re.ASCII)
+
+
+def integer(text: str, minimum: int) -> int:
+    """A decimal integer of ASCII digits, at least `minimum`: no sign, blank, underscore or other alphabet's digits."""
+    if not INTEGER.fullmatch(text) or int(text) < minimum:
+        kind = "positive" if minimum == 1 else "non-negative" if minimum == 0 else f"{minimum} or larger, a"
+        raise typer.BadParameter(f"{text!r} is not a {kind} decimal integer")
+    return int(text)
+
+
+def integer_list(minimum: int) -> Callable[[str], tuple[int, ...]]:
+    """A parser of one token of a list option: integers separated by commas."""
+
+    def parse(text: str) -> tuple[int, ...]:
+        return tuple(integer(part, minimum) for part in str(text).split(","))
+
+    return parse
+
+
+def one_integer(minimum: int) -> Callable[[str], int]:
+    return lambda text: integer(str(text), minimum)
+
+
+def number(text: str, low: float, high: float, *, open_low: bool = False) -> float:
+    """A finite decimal number in [low, high], or in (low, high] with `open_low`."""
+    try:
+        value = float(text) if re.fullmatch(r"[0-9.eE+-]+", text, re.ASCII) else math.nan
+    except ValueError:
+        value = math.nan
+    if not (low <= value <= high) or (open_low and value == low):
+        rule = f"above {low:g}" if open_low else f"at least {low:g}"
+        raise typer.BadParameter(
+            f"{text!r} is not a number {rule}" + ("" if high == math.inf else f" and at most {high:g}")
+        )
+    return value
+
+
+def one_number(low: float, high: float = math.inf, *, open_low: bool = False) -> Callable[[str], float]:
+    return lambda text: number(str(text), low, high, open_low=open_low)
+
+
+def one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(choices)}")
+        return text
+
+    return parse
+
+
+def name_list(choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    one = one_of(choices)
+    return lambda text: tuple(one(part) for part in str(text).split(","))
+
+
+def flatten(values: Any) -> Any:
+    """The callback of a list option: one list of what its tokens held, each value once, in the order given."""
+    if values is None:
+        return None
+    tokens = (cast("tuple[Any, ...]", part) if isinstance(part, tuple) else (part,) for part in values)
+    return list(dict.fromkeys(itertools.chain.from_iterable(tokens)))

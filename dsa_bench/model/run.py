@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: MIT
+"""A run on disk: JSON Lines, append-only, a header first."""
+
+import gc
+import json
+import math
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO, cast
+
+from dsa_bench.model.errors import BadInput, CannotMeasure
+from dsa_bench.model.record import SCHEMA, SCHEMA_VERSION, Check, Header, Line, Visit, line_content
+from dsa_bench.model.schema import misfitting_field
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A header with what was measured under it.
+
+    whole_bytes  size of the file's whole lines; less than the file where a killed run left its last line torn
+    """
+
+    header: Header
+    checks: list[Check] = field(default_factory=list[Check])
+    visits: list[Visit] = field(default_factory=list[Visit])
+    whole_bytes: int = 0
+
+    def add(self, line: Check | Visit) -> None:
+        if isinstance(line, Check):
+            self.checks.append(line)
+        else:
+            self.visits.append(line)
+
+
+def read_run(path: Path) -> Run:
+    """Read a recorded run. A torn last line is left out; anything else that is not a line of the schema is BadInput.
+
+    Raises BadInput naming the file and the line.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror}); name a file that `--record` wrote") from error
+    with _collector_paused():
+        return _read_lines(path, data)
+
+
+@contextmanager
+def _collector_paused() -> Generator[None]:
+    """A large run is a million live objects and no garbage: collecting while it is read doubles the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _read_lines(path: Path, data: bytes) -> Run:
+    whole_bytes = data.rfind(b"\n") + 1
+    contents = _decode(path, data[:whole_bytes].splitlines())
+    if not contents:
+        raise BadInput(f"{path}: holds no whole header line, so it is not a run of dsa-bench")
+    header = _line(contents[0], f"{path}:1")
+    if not isinstance(header, Header):
+        raise BadInput(f"{path}:1: must be the header of a run")
+    run = Run(header, whole_bytes=whole_bytes)
+    for number, content in enumerate(contents[1:], 2):
+        line = _line(content, f"{path}:{number}")
+        if isinstance(line, Header):
+            raise BadInput(f"{path}:{number}: is a second header")
+        run.add(line)
+    return run
+
+
+def _decode(path: Path, lines: list[bytes]) -> list[Any]:
+    """All lines in one call, which is quick; line by line only to say which one is damaged."""
+    try:
+        return _DECODER.decode((b"[" + b",".join(lines) + b"]").decode())
+    except ValueError:
+        for number, line in enumerate(lines, 1):
+            try:
+                _DECODER.decode(line.decode())
+            except ValueError as error:
+                raise BadInput(f"{path}:{number}: is not a line of JSON ({error})") from error
+        raise
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is not a number that JSON has")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_CLASSES: dict[str, type[Header] | type[Check] | type[Visit]] = {"header": Header, "check": Check, "visit": Visit}
+_SEQUENCE = {Header: "argv", Check: "requested", Visit: "requested"}
+"""The one field of each line that JSON holds as a list and the dataclass as a tuple."""
+
+
+def _line(content: Any, place: str) -> Line:
+    if not isinstance(content, dict):
+        raise BadInput(f"{place}: must be a JSON object")
+    fields = cast("dict[str, Any]", content)
+    cls = _CLASSES.get(str(fields.get("kind")))
+    if cls is None:
+        raise BadInput(f"{place}: has kind {fields.get('kind')!r}, not header, check or visit")
+    if cls is Header:
+        for name, expected in (("schema", SCHEMA), ("schema_version", SCHEMA_VERSION)):
+            if fields.get(name) != expected:
+                raise BadInput(f"{place}: has {name} {fields.get(name)!r}; this dsa-bench reads {expected!r}")
+    misfit = misfitting_field(cls, fields)
+    if misfit is not None:
+        raise BadInput(f"{place}: {misfit}; docs/schemas/record.schema.json says what a line holds")
+    fields[_SEQUENCE[cls]] = tuple(fields[_SEQUENCE[cls]])
+    line = cast("Callable[..., Line]", cls)(**fields)
+    if isinstance(line, Visit):
+        _validate_times(line, place)
+    return line
+
+
+def _validate_times(visit: Visit, place: str) -> None:
+    for time_us in (visit.attention_us, visit.call_us):
+        if visit.status == "ok":
+            if not isinstance(time_us, float | int) or not math.isfinite(time_us) or time_us <= 0:
+                raise BadInput(f"{place}: a visit with status ok needs positive times in microseconds, not {time_us!r}")
+        elif time_us is not None:
+            raise BadInput(f"{place}: a visit with status {visit.status} has no time, not {time_us!r}")
+
+
+class RunWriter:
+    """Appends lines, each whole and flushed, so that an interrupt keeps every one that was written.
+
+    Raises BadInput if the file exists already (new runs) or cannot be opened, CannotMeasure if a write fails later.
+    """
+
+    def __init__(self, path: Path, resume: Run | None = None) -> None:
+        self.path = path
+        self._file = self._open(resume)
+
+    def _open(self, resume: Run | None) -> TextIO:
+        try:
+            if resume is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                return self.path.open("x", encoding="utf-8")
+            os.truncate(self.path, resume.whole_bytes)
+            return self.path.open("a", encoding="utf-8")
+        except FileExistsError as error:
+            raise BadInput(f"--record {self.path}: exists; add --resume to go on, or name another file") from error
+        except OSError as error:
+            raise BadInput(f"--record {self.path}: cannot be written ({error.strerror}); name another file") from error
+
+    def append(self, line: Line) -> None:
+        try:
+            self._file.write(json.dumps(line_content(line), allow_nan=False, separators=(",", ":")) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise CannotMeasure(
+                f"--record {self.path}: writing failed ({error.strerror}); free space, then --resume"
+            ) from error
+
+    def __enter__(self) -> "RunWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def complete_rounds(run: Run) -> Iterator[tuple[str, int, list[Visit]]]:
+    """(cell, round, visits) of each round's last attempt, in the order taken; rounds that were cut short are left out.
+
+    A round is complete when it has a visit of every variant that passed its cell's check, and the control's second one.
+    """
+    passed: dict[str, dict[str, bool]] = {}
+    for check in run.checks:
+        passed.setdefault(check.cell, {})[check.variant] = check.status == "ok"
+    attempts: dict[tuple[str, int], dict[int, list[Visit]]] = {}
+    for visit in run.visits:
+        attempts.setdefault((visit.cell, visit.round), {}).setdefault(visit.attempt, []).append(visit)
+    for (cell, index), tries in attempts.items():
+        last = tries[max(tries)]
+        if len(last) == sum(passed.get(cell, {}).values()) + 1:
+            yield cell, index, last

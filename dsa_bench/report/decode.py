@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: MIT
+"""The decode table: one block for each cell, one row for each variant. A pure function of a run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsa_bench.model.record import Check, Visit
+from dsa_bench.model.run import Run, complete_rounds
+from dsa_bench.stats.location import Estimate, median_ratio, paired_ratio
+from dsa_bench.stats.verdict import NoiseFloor, null_control
+
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantRow:
+    """One variant of a cell.
+
+    check         its correctness run: kernel, requested and effective geometry, status, RMS error
+    status        "ok", or why there is no time
+    time_us       median attention time over rounds; call_us likewise
+    speedup       time of the cell's reference / time of this variant, above 1 is faster; None for the reference
+    median_ratio  the same as the seeds print it: the median of the rounds' ratios
+    """
+
+    check: Check
+    status: str
+    reason: str | None
+    time_us: float | None = None
+    call_us: float | None = None
+    speedup: Estimate | None = None
+    median_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CellTable:
+    """One cell: its rows in the order asked for, what they are compared with, and the noise floor.
+
+    fastest         the row with the least median time, with the time of `runner_up` over it
+    reference       the variant that speedups are against: `previous`, else the automatic rule's, else the first
+    """
+
+    shape: dict[str, str]
+    rows: list[VariantRow]
+    reference: str | None
+    rounds: int
+    timer: str | None
+    l2: str | None
+    rounding_floor: float | None
+    noise: NoiseFloor | None
+
+    @property
+    def label(self) -> str:
+        """The shape in words, as a heading."""
+        shape = self.shape
+        return (
+            f"rows {shape['rows']}, context {shape['context']}, candidates {shape['candidates']}, "
+            f"heads {shape['query_heads']}/{shape['kv_heads']}"
+        )
+
+    @property
+    def fastest(self) -> VariantRow | None:
+        timed = [row for row in self.rows if row.time_us is not None]
+        return min(timed, key=lambda row: row.time_us or 0.0, default=None)
+
+
+def decode_tables(run: Run) -> list[CellTable]:
+    """One table for each cell of the run that has a check, in numeric order of the shape."""
+    checks: dict[str, dict[str, Check]] = {}
+    for check in run.checks:
+        checks.setdefault(check.cell, {})[check.variant] = check
+    rounds: dict[str, list[list[Visit]]] = {}
+    for cell, _, visits in complete_rounds(run):
+        rounds.setdefault(cell, []).append(visits)
+    return [_cell_table(cell, list(checks[cell].values()), rounds.get(cell, [])) for cell in sorted(checks, key=_order)]
+
+
+def cell_shape(cell: str) -> dict[str, str]:
+    """The parts of a cell's key by name."""
+    return dict(part.split("=", 1) for part in cell.split(","))
+
+
+def _order(cell: str) -> tuple[Any, ...]:
+    return tuple(int(value) if value.isdecimal() else value for value in cell_shape(cell).values())
+
+
+def _cell_table(cell: str, checks: list[Check], rounds: list[list[Visit]]) -> CellTable:
+    times = _Times(rounds)
+    reference = _reference(checks, times)
+    first = rounds[0][0] if rounds else None
+    return CellTable(
+        shape=cell_shape(cell),
+        rows=[_row(check, reference, times) for check in checks],
+        reference=reference,
+        rounds=len(rounds),
+        timer=first and first.timer,
+        l2=first and first.l2,
+        rounding_floor=next((check.rounding_floor for check in checks), None),
+        noise=_noise(times),
+    )
+
+
+class _Times:
+    """Visits by variant and round; only rounds in which both sides have a time are ever paired."""
+
+    def __init__(self, rounds: list[list[Visit]]) -> None:
+        self._visits: dict[tuple[str, bool], dict[int, Visit]] = {}
+        for visits in rounds:
+            for visit in visits:
+                self._visits.setdefault((visit.variant, visit.control), {})[visit.round] = visit
+
+    def visits(self, variant: str, control: bool = False) -> list[Visit]:
+        return list(self._visits.get((variant, control), {}).values())
+
+    def times(self, variant: str, control: bool = False) -> dict[int, float]:
+        """round -> attention_us of the visits that have one."""
+        return {visit.round: visit.attention_us for visit in self.visits(variant, control) if visit.attention_us}
+
+    def paired(self, variant: str, reference: str, control: bool = False) -> tuple[Times, Times] | None:
+        """(variant_us, reference_us) of the rounds that have both; None if there is none."""
+        one, other = self.times(variant, control), self.times(reference)
+        common = sorted(one.keys() & other.keys())
+        if not common:
+            return None
+        return np.array([one[index] for index in common]), np.array([other[index] for index in common])
+
+    def control(self) -> str | None:
+        return next((variant for variant, control in self._visits if control), None)
+
+
+def _reference(checks: list[Check], times: _Times) -> str | None:
+    timed = [check for check in checks if times.times(check.variant)]
+    choices: Iterator[Check] = (check for check in timed if check.kernel == "previous")
+    automatic = (check for check in timed if 0 in check.requested)
+    chosen = next(choices, None) or next(automatic, None) or next(iter(timed), None)
+    return chosen and chosen.variant
+
+
+def _row(check: Check, reference: str | None, times: _Times) -> VariantRow:
+    if check.status != "ok":
+        return VariantRow(check, check.status, check.reason)
+    visits = times.visits(check.variant)
+    attention_us = [visit.attention_us for visit in visits if visit.attention_us is not None]
+    call_us = [visit.call_us for visit in visits if visit.call_us is not None]
+    if not attention_us:
+        failed = next((visit for visit in visits if visit.status != "ok"), None)
+        return VariantRow(
+            check, failed.status if failed else "not_measured", failed.reason if failed else "no complete round"
+        )
+    pair = None if reference in (None, check.variant) else times.paired(check.variant, reference)
+    return VariantRow(
+        check,
+        "ok",
+        None,
+        time_us=float(np.median(attention_us)),
+        call_us=float(np.median(call_us)),
+        speedup=pair and paired_ratio(pair[1], pair[0]),
+        median_ratio=pair and median_ratio(pair[1], pair[0]),
+    )
+
+
+def _noise(times: _Times) -> NoiseFloor | None:
+    control = times.control()
+    pair = control and times.paired(control, control, control=True)
+    return null_control(*pair) if pair else None
+
+
+def untrusted_cells(tables: list[CellTable]) -> list[CellTable]:
+    """Cells whose null control found two visits of one variant apart by more than half the margin."""
+    return [table for table in tables if table.noise is not None and not table.noise.trusted]

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: MIT
+"""Decode tables as text: for people, or as JSON, JSON lines, CSV and Markdown. ASCII only; data is never markup."""
+
+import csv
+import io
+import json
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from dsa_bench.report.decode import CellTable, VariantRow
+from dsa_bench.report.words import conclusion
+
+TABLE_SCHEMA = "dsa-bench/decode-table"
+
+
+def flat_rows(tables: list[CellTable]) -> list[dict[str, Any]]:
+    """One flat record for each variant of each cell, raw numbers; the columns of every machine format."""
+    return [_flat(table, row) for table in tables for row in table.rows]
+
+
+def _flat(table: CellTable, row: VariantRow) -> dict[str, Any]:
+    check, speedup = row.check, row.speedup
+    return {
+        **{name: int(value) for name, value in table.shape.items() if value.isdecimal()},
+        "kernel": check.kernel,
+        "tiles_per_split_requested": list(check.requested),
+        "tiles_per_split": check.tiles_per_split,
+        "splits": check.splits,
+        "ctas": check.ctas,
+        "status": row.status,
+        "reason": row.reason,
+        "time_us": row.time_us,
+        "call_us": row.call_us,
+        "reference": table.reference,
+        "speedup": speedup and speedup.centre,
+        "speedup_low": speedup and speedup.low,
+        "speedup_high": speedup and speedup.high,
+        "speedup_median": row.median_ratio,
+        "rms_error": check.rms_error,
+        "rounding_floor": table.rounding_floor,
+        "rounds": table.rounds,
+        "timer": table.timer,
+        "l2": table.l2,
+        "noise_ratio": table.noise and table.noise.ratio.centre,
+        "noise_low": table.noise and table.noise.ratio.low,
+        "noise_high": table.noise and table.noise.ratio.high,
+        "trusted": table.noise and table.noise.trusted,
+    }
+
+
+def to_json(tables: list[CellTable]) -> str:
+    document = {
+        "schema": TABLE_SCHEMA,
+        "schema_version": 1,
+        "rows": flat_rows(tables),
+        "conclusions": [{"cell": table.label, "text": conclusion(table)} for table in tables],
+    }
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def to_jsonl(tables: list[CellTable]) -> str:
+    return "\n".join(json.dumps(row, allow_nan=False) for row in flat_rows(tables))
+
+
+def to_csv(tables: list[CellTable]) -> str:
+    """Lists are joined by spaces; a missing number is an empty field."""
+    rows = flat_rows(tables)
+    out = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            requested = " ".join(map(str, row["tiles_per_split_requested"]))
+            writer.writerow({**row, "tiles_per_split_requested": requested})
+    return out.getvalue().rstrip("\n")
+
+
+MARKDOWN_COLUMNS = (
+    "rows", "context", "kernel", "tiles/split", "effective", "splits", "CTAs", "time", "speedup", "95 % interval",
+    "RMS error",
+)  # fmt: skip
+
+
+def to_markdown(tables: list[CellTable]) -> str:
+    """The seed's table: one line for each variant, then a line for each cell with its floors and its conclusion."""
+    lines = ["| " + " | ".join(MARKDOWN_COLUMNS) + " |", "|" + " ---: |" * len(MARKDOWN_COLUMNS)]
+    for table in tables:
+        for row in table.rows:
+            cells = [table.shape["rows"], table.shape["context"], row.check.kernel, *_text_cells(row)]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    lines.append("")
+    lines += [f"- {table.label}: {_floors(table)}. {conclusion(table)}" for table in tables]
+    return "\n".join(lines)
+
+
+def _text_cells(row: VariantRow) -> list[str]:
+    """tiles/split, effective, splits, CTAs, time, speedup, interval, RMS error."""
+    check = row.check
+    asked = " = ".join("auto" if value == 0 else str(value) for value in check.requested) or "-"
+    geometry = [asked, str(check.tiles_per_split), str(check.splits), str(check.ctas)]
+    rms = "n/a" if check.rms_error is None else f"{check.rms_error:.2e}".replace("e-0", "e-")
+    if row.time_us is None:
+        return [*geometry, row.status.replace("_", " "), "n/a", "n/a", rms]
+    ratio = row.speedup
+    interval = "" if ratio is None else "n/a" if ratio.interval is None else "{:.2f} - {:.2f}".format(*ratio.interval)
+    return [*geometry, time_text(row.time_us), "1" if ratio is None else f"{ratio.centre:.2f}x", interval, rms]
+
+
+def time_text(time_us: float) -> str:
+    """Microseconds up to 10 ms, then milliseconds: three or more figures, the unit in the text."""
+    return (
+        f"{time_us:.2f} us" if time_us < 100 else f"{time_us:.1f} us" if time_us < 10_000 else f"{time_us / 1e3:.2f} ms"
+    )
+
+
+def _floors(table: CellTable) -> str:
+    parts: list[str] = []
+    if table.rounding_floor is not None:
+        parts.append(f"rounding floor {table.rounding_floor:.2e}".replace("e-0", "e-"))
+    if table.noise is not None:
+        ratio = table.noise.ratio
+        interval = "" if ratio.interval is None else " [{:+.1%}, {:+.1%}]".format(*(end - 1 for end in ratio.interval))
+        parts.append(f"noise floor {ratio.centre - 1:+.1%}{interval}" + ("" if table.noise.trusted else " UNTRUSTED"))
+    parts.append(f"{table.rounds} rounds" + (f", {table.timer}, L2 {table.l2}" if table.timer else ""))
+    return ", ".join(parts)
+
+
+UNLIMITED = 10_000
+TEXT_COLUMNS = ("kernel", "tiles/split", "eff.", "splits", "CTAs", "time", "speedup", "interval", "RMS error")
+
+
+def to_text(tables: list[CellTable], *, color: bool, width: int | None) -> str:
+    """For people: a block for each cell, 80 columns at most for everyday numbers. Tables are never cut or wrapped;
+    sentences are, at `width` columns if there is a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    out = io.StringIO()
+    console = Console(
+        file=out, force_terminal=color, no_color=not color, color_system="standard" if color else None,
+        width=UNLIMITED, markup=False, highlight=False, emoji=False,
+    )  # fmt: skip
+    for at, table in enumerate(tables):
+        if at:
+            console.print()
+        console.print(Text(table.label, style="bold"))
+        grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+        for column in TEXT_COLUMNS:
+            grid.add_column(column, justify="left" if column in ("kernel", "tiles/split") else "right", no_wrap=True)
+        fastest = table.fastest
+        for row in table.rows:
+            style = "green" if row is fastest else "red" if row.status != "ok" else ""
+            grid.add_row(*(Text(cell) for cell in (row.check.kernel, *_text_cells(row))), style=style)
+        console.print(grid)
+        for row in table.rows:
+            if row.reason is not None:
+                console.print(Text(f"{row.check.variant}: {row.status.replace('_', ' ')}: {row.reason}", style="red"))
+        for sentence in (_floors(table), conclusion(table)):
+            console.print(Text(sentence if width is None else textwrap.fill(sentence, width)))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+MACHINE_WRITERS: dict[str, Callable[[list[CellTable]], str]] = {
+    "json": to_json,
+    "jsonl": to_jsonl,
+    "csv": to_csv,
+    "markdown": to_markdown,
+}

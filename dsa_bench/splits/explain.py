@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: MIT
+"""Why a launch has the geometry it has, in words."""
+
+from collections.abc import Sequence
+
+from dsa_bench.model.plan import VariantPlan
+from dsa_bench.model.shape import DecodeShape
+from dsa_bench.splits.geometry import AUTOMATIC, DecodeGeometry, effective_variants
+from dsa_bench.splits.rules import MAX_SPLITS
+
+
+def explain_cell(
+    geometry: DecodeGeometry, shape: DecodeShape, kernels: Sequence[str], tiles_per_split: Sequence[int]
+) -> list[str]:
+    """One line for the cell, then one for each launch and each requested value that leads to it."""
+    variants = effective_variants(geometry, shape, kernels, tiles_per_split)
+    head = f"rows {shape.rows}, context {shape.context}, candidates {shape.candidates}: {shape.tiles} tiles a row"
+    return [head, *(f"  {line}" for variant in variants for line in _explain(geometry, shape, variant))]
+
+
+def _explain(geometry: DecodeGeometry, shape: DecodeShape, variant: VariantPlan) -> list[str]:
+    plan = variant.split
+    launch = f"{plan.splits} splits of at most {plan.tiles_per_split} tiles, {variant.ctas} CTAs"
+    if not variant.requested:
+        return [f"{variant.kernel}: {geometry.why(shape, None)} -> {launch}"]
+    return [f"{variant.kernel}, {_asked(geometry, shape, value)} -> {launch}" for value in variant.requested]
+
+
+def _asked(geometry: DecodeGeometry, shape: DecodeShape, value: int) -> str:
+    if value == AUTOMATIC:
+        return f"automatic: {geometry.why(shape, value)}"
+    return f"{value} tiles per split asked, at most {MAX_SPLITS} splits"

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+"""From a kernel, a shape and a requested tiles-per-split to the launch it becomes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from dsa_bench.model.plan import SplitPlan, VariantPlan
+from dsa_bench.model.shape import DecodeShape, ceil_div
+from dsa_bench.splits.rules import capped_splits, grouped_splits, seed_wave
+
+AUTOMATIC = 0
+"""The requested value that asks for the automatic rule."""
+GROUPED_HEADS_PER_CTA = 8
+
+
+class DecodeGeometry(Protocol):
+    """How one backend shares out a decode call; `requested` is None for a kernel that takes no tiles per split."""
+
+    def plan(self, kernel: str, shape: DecodeShape, requested: int | None) -> VariantPlan: ...
+
+    def why(self, shape: DecodeShape, requested: int | None) -> str:
+        """The rule behind a launch that nobody pinned, with its numbers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CpuDecode:
+    """`previous`: one task per row and KV head, unsplit. `int8-tc`: seed_wave, with one slot per worker."""
+
+    workers: int
+
+    def plan(self, kernel: str, shape: DecodeShape, requested: int | None) -> VariantPlan:
+        if requested is None:
+            return VariantPlan(kernel, (), SplitPlan(shape.tiles, 1), shape.row_heads)
+        return int8_tc_plan(kernel, shape, requested, self.workers)
+
+    def why(self, shape: DecodeShape, requested: int | None) -> str:
+        if requested is None:
+            return "one task per row and KV head, unsplit"
+        return _why_one_wave(shape, self.workers, f"{self.workers} workers")
+
+
+@dataclass(frozen=True, slots=True)
+class CudaDecode:
+    """`previous`: its own rule. `int8-tc`: seed_wave with SMs x resident CTAs slots."""
+
+    cta_slots: int
+
+    def plan(self, kernel: str, shape: DecodeShape, requested: int | None) -> VariantPlan:
+        if requested is None:
+            splits = grouped_splits(shape.candidates, shape.rows, shape.kv_heads, shape.group)
+            ctas = shape.row_heads * ceil_div(shape.group, GROUPED_HEADS_PER_CTA) * splits
+            return VariantPlan(kernel, (), SplitPlan(shape.tiles, splits), ctas)
+        return int8_tc_plan(kernel, shape, requested, self.cta_slots)
+
+    def why(self, shape: DecodeShape, requested: int | None) -> str:
+        if requested is None:
+            return "about 128 CTAs, at least one tile each"
+        return _why_one_wave(shape, self.cta_slots, f"{self.cta_slots} CTA slots")
+
+
+def _why_one_wave(shape: DecodeShape, cta_slots: int, slots: str) -> str:
+    target = seed_wave(shape.tiles, shape.row_heads, cta_slots)
+    ctas = f"{shape.row_heads} x ceil({shape.tiles} / t) CTAs"
+    return f"{target} tiles per split, the smallest power of two t whose {ctas} fit {slots}"
+
+
+def int8_tc_plan(kernel: str, shape: DecodeShape, requested: int, cta_slots: int) -> VariantPlan:
+    """The automatic rule for 0, else `requested` as a target; caps and balancing apply to both."""
+    target = requested or seed_wave(shape.tiles, shape.row_heads, cta_slots)
+    splits = capped_splits(shape.tiles, target)
+    return VariantPlan(kernel, (requested,), SplitPlan(shape.tiles, splits), shape.row_heads * splits)
+
+
+def effective_variants(
+    geometry: DecodeGeometry, shape: DecodeShape, kernels: Iterable[str], tiles_per_split: Iterable[int]
+) -> list[VariantPlan]:
+    """Every distinct launch once, in the order asked for; values that lead to the same launch share it."""
+    by_name: dict[str, VariantPlan] = {}
+    for kernel in kernels:
+        for requested in [None] if kernel == "previous" else tiles_per_split:
+            variant = geometry.plan(kernel, shape, requested)
+            known = by_name.get(variant.name)
+            by_name[variant.name] = (
+                variant if known is None else replace(known, requested=(*known.requested, *variant.requested))
+            )
+    return list(by_name.values())

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Options and files in, cells measured, records out."""

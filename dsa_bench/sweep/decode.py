@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: MIT
+"""Measure a grid of decode cells and record every visit."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsa_bench.backends.base import Backend, DecodeBuffers, Launch
+from dsa_bench.bench.check import compare, refuse_reachable_poison, run_poisoned
+from dsa_bench.bench.rounds import Clocks, Stop, pilot, round_slots, take_rounds
+from dsa_bench.bench.timers import Timer
+from dsa_bench.bench.variant import Checked, Sample, Variant
+from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.model.errors import BadInput, CannotMeasure
+from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.plan import VariantPlan
+from dsa_bench.model.record import Check, Visit
+from dsa_bench.model.request import DecodeRequest
+from dsa_bench.model.run import Run, RunWriter, complete_rounds, read_run
+from dsa_bench.model.shape import DecodeShape
+from dsa_bench.oracle.attention import Reference, reference
+from dsa_bench.oracle.tolerance import CODE_MAX
+from dsa_bench.splits.geometry import AUTOMATIC, effective_variants
+from dsa_bench.sweep.header import run_header
+
+
+class Listener(Protocol):
+    """Is told how a run goes on."""
+
+    def begin_cell(self, cell: str, number: int, cells: int) -> None: ...
+
+    def begin_rounds(self, visits: int | None) -> None: ...
+
+    def visited(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A backend with the timer, the L2 mode and the clocks that it is measured with."""
+
+    backend: Backend
+    timer: Timer
+    l2: str
+    clocks: Clocks | None = None
+
+
+def run_decode(
+    request: DecodeRequest,
+    bench: Bench,
+    listener: Listener,
+    *,
+    argv: Sequence[str] = (),
+    record: Path | None = None,
+    resume: bool = False,
+) -> Run:
+    """Measure every cell of the request; with `record`, each line is on disk before the next visit.
+
+    Raises BadInput for a record that cannot be written or gone on with, CannotMeasure if a cell has nothing to time.
+    """
+    hashes = {kernel: bench.backend.kernel_hash(kernel) for kernel in request.kernels}
+    header = run_header(request, bench.backend.device, hashes, argv)
+    before = _resumed(record, Run(header)) if record is not None and resume and record.exists() else None
+    if record is None:
+        run = Run(header)
+        for line in _measure_cells(request, bench, listener, run):
+            run.add(line)
+        return run
+    with RunWriter(record, before) as writer:
+        run = before or Run(header)
+        if before is None:
+            writer.append(header)
+        for line in _measure_cells(request, bench, listener, run):
+            writer.append(line)
+            run.add(line)
+    return run
+
+
+def _resumed(record: Path, now: Run) -> Run:
+    """The recorded run, if this one is its continuation. Raises BadInput naming what differs."""
+    before = read_run(record)
+    differing = [
+        name
+        for name in ("device", "kernel_hashes", "plan")
+        if getattr(before.header, name) != getattr(now.header, name)
+    ]
+    if differing:
+        details = "; ".join(
+            f"{name}: {_first_difference(getattr(before.header, name), getattr(now.header, name))}"
+            for name in differing
+        )
+        raise BadInput(f"--resume {record}: was measured differently ({details}); name another --record")
+    return before
+
+
+def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            if isinstance(before.get(key), dict) and isinstance(now.get(key), dict):
+                return f"{key}.{_first_difference(before[key], now[key])}"
+            return f"{key} was {_short(before.get(key))}, now {_short(now.get(key))}"
+    return "the same"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _measure_cells(request: DecodeRequest, bench: Bench, listener: Listener, run: Run) -> Iterator[Check | Visit]:
+    deadline_s = None if request.policy.budget_s is None else time.monotonic() + request.policy.budget_s
+    for number, shape in enumerate(request.shapes):
+        listener.begin_cell(shape.key, number, len(request.shapes))
+        stop_s = None
+        if deadline_s is not None:
+            now_s = time.monotonic()
+            stop_s = now_s + (deadline_s - now_s) / (len(request.shapes) - number)
+        yield from _DecodeCell(request, bench, shape, run).measure(listener, stop_s)
+
+
+class _DecodeCell:
+    """One cell: its data, its checked variants, and what an earlier run already has of it."""
+
+    def __init__(self, request: DecodeRequest, bench: Bench, shape: DecodeShape, run: Run) -> None:
+        self._request = request
+        self._bench = bench
+        self._shape = shape
+        self._plans = effective_variants(bench.backend.geometry, shape, request.kernels, request.tiles_per_split)
+        self._checks = {check.variant: check for check in run.checks if check.cell == shape.key}
+        self._done = {index for cell, index, _ in complete_rounds(run) if cell == shape.key}
+        self._attempts = {visit.round: visit.attempt + 1 for visit in run.visits if visit.cell == shape.key}
+
+    def measure(self, listener: Listener, deadline_s: float | None) -> Iterator[Check | Visit]:
+        rounds = self._request.policy.rounds
+        if rounds is not None and self._done.issuperset(range(rounds)):
+            return
+        inputs = decode_inputs(self._shape, self._request.data)
+        refuse_reachable_poison(CODE_MAX * float(np.abs(inputs.value_scale).max()))
+        data_hash = inputs.digest()
+        if any(check.data_hash != data_hash for check in self._checks.values()):
+            raise BadInput(f"--resume: the inputs of {self._shape.key} differ from the record's; name another --record")
+        buffers = self._bench.backend.load(inputs)
+        try:
+            yield from self._measure(inputs, data_hash, buffers, listener, Stop(rounds, deadline_s))
+        finally:
+            buffers.close()
+
+    def _measure(
+        self, inputs: DecodeInputs, data_hash: str, buffers: DecodeBuffers, listener: Listener, stop: Stop
+    ) -> Iterator[Check | Visit]:
+        oracle = reference(inputs)
+        floor = oracle.rounding_floor
+        checker = _Checker(self._bench.backend, inputs, buffers, oracle)
+        plans = {plan.name: plan for plan in self._plans}
+        right: list[Variant] = []
+        for plan in self._plans:
+            launch = buffers.launcher(plan)
+            variant = Variant(plan.name, launch, partial(checker.check, plan, launch))
+            outcome = variant.check()
+            if outcome.status == "ok":
+                right.append(variant)
+            yield self._check_line(plan, outcome, data_hash, floor)
+        if not right:
+            raise CannotMeasure(f"{self._shape.key}: no variant gave a right result, so nothing was timed")
+        slots = round_slots(right, self._control(right, plans), pilot(right, self._bench.timer))
+        rounds = self._request.policy.rounds
+        listener.begin_rounds(None if rounds is None else (rounds - len(self._done)) * len(slots))
+        for sample in take_rounds(slots, self._bench.timer, stop, self._bench.clocks, self._done, self._attempts):
+            yield self._visit_line(plans[sample.variant], sample)
+            listener.visited()
+
+    def _control(self, right: list[Variant], plans: dict[str, VariantPlan]) -> str:
+        """The automatic rule's variant, else `previous`, else the first: visited twice a round."""
+        names = [variant.name for variant in right]
+        automatic = (name for name in names if AUTOMATIC in plans[name].requested)
+        return next(automatic, "previous" if "previous" in names else names[0])
+
+    def _check_line(self, plan: VariantPlan, outcome: Checked, data_hash: str, floor: float) -> Check:
+        return Check(
+            cell=self._shape.key,
+            variant=plan.name,
+            kernel=plan.kernel,
+            kernel_hash=self._bench.backend.kernel_hash(plan.kernel),
+            requested=plan.requested,
+            tiles_per_split=plan.split.tiles_per_split,
+            splits=plan.split.splits,
+            ctas=plan.ctas,
+            data_hash=data_hash,
+            status=outcome.status,
+            reason=outcome.reason,
+            rms_error=outcome.rms_error,
+            rounding_floor=floor,
+        )
+
+    def _visit_line(self, plan: VariantPlan, sample: Sample) -> Visit:
+        return Visit(
+            cell=self._shape.key,
+            variant=plan.name,
+            kernel_hash=self._bench.backend.kernel_hash(plan.kernel),
+            requested=plan.requested,
+            splits=plan.split.splits,
+            round=sample.round,
+            attempt=sample.attempt,
+            place=sample.place,
+            control=sample.control,
+            timer=self._bench.timer.name,
+            l2=self._bench.l2,
+            launches=sample.launches,
+            attention_us=None if sample.timing is None else sample.timing.attention_us,
+            call_us=None if sample.timing is None else sample.timing.call_us,
+            status=sample.status,
+            reason=sample.reason,
+            clocks=sample.clocks,
+        )
+
+
+class _Checker:
+    """Compares a variant with the oracle's rows, and all rows with `previous` where the oracle left some out."""
+
+    def __init__(self, backend: Backend, inputs: DecodeInputs, buffers: DecodeBuffers, oracle: Reference) -> None:
+        self._backend = backend
+        self._inputs = inputs
+        self._buffers = buffers
+        self._oracle = oracle
+        self._previous: NDArray[np.generic] | None = None
+
+    def check(self, plan: VariantPlan, launch: Launch) -> Checked:
+        rows, expected = self._oracle.rows, self._oracle.out
+        out = run_poisoned(launch, self._buffers)
+        outcome = compare(out, expected, self._backend.bound(plan.kernel, self._inputs, rows, expected), rows)
+        if plan.kernel == "previous" and outcome.status == "ok":
+            self._previous = out
+        elif outcome.status == "ok" and self._previous is not None and len(rows) < self._inputs.shape.rows:
+            return self._compare_with_previous(plan, out, self._previous.astype(np.float64), outcome)
+        return outcome
+
+    def _compare_with_previous(
+        self, plan: VariantPlan, out: NDArray[np.generic], previous: NDArray[np.float64], outcome: Checked
+    ) -> Checked:
+        rows = np.arange(self._inputs.shape.rows)
+        bound = sum(
+            (self._backend.bound(kernel, self._inputs, rows, previous) for kernel in ("previous", plan.kernel)),
+            np.zeros_like(previous),
+        )
+        against_previous = compare(out, previous, bound, rows)
+        if against_previous.status == "ok":
+            return outcome
+        reason = (against_previous.reason or "").replace("the FP64 reference", "`previous`")
+        return Checked("wrong_result", reason, outcome.rms_error)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+"""What a request would measure, as JSON, without touching a device."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from dsa_bench.backends.cpu.backend import cpu_device
+from dsa_bench.bench.timers import WallTimer
+from dsa_bench.model.plan import VariantPlan
+from dsa_bench.model.request import DecodeRequest
+from dsa_bench.model.shape import DecodeShape
+from dsa_bench.splits.geometry import CpuDecode, CudaDecode, DecodeGeometry, effective_variants
+
+PLAN_SCHEMA = "dsa-bench/plan"
+SETUP_S = 0.4
+"""Data, oracle and checks of a cell of the default shape on two cores."""
+CPU_GFLOPS_PER_WORKER = 10.0
+GPU_VISIT_S = 0.004
+
+
+def plan_document(request: DecodeRequest, backend: str, cta_slots: int | None) -> str:
+    """Requested configurations always; effective ones for the CPU backend or for given `cta_slots`; a time estimate.
+
+    The estimate is rough: it knows the number of visits, not this machine.
+    """
+    geometry: DecodeGeometry | None = None
+    if cta_slots is not None:
+        geometry = CudaDecode(cta_slots)
+    elif backend == "cpu":
+        geometry = CpuDecode(cpu_device().sm_count)
+    document = {
+        "schema": PLAN_SCHEMA,
+        "schema_version": 1,
+        "op": "decode",
+        "backend": backend,
+        "cta_slots": cta_slots,
+        "requested": [
+            {**asdict(shape), "tiles_per_split": value} for shape in request.shapes for value in request.tiles_per_split
+        ],
+        "kernels": list(request.kernels),
+        "effective": None if geometry is None else [_effective(request, geometry, shape) for shape in request.shapes],
+        "data": asdict(request.data),
+        "policy": asdict(request.policy),
+        "estimate_s": round(_estimate_s(request, backend, cta_slots), 1),
+    }
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def _effective(request: DecodeRequest, geometry: DecodeGeometry, shape: DecodeShape) -> dict[str, Any]:
+    variants = effective_variants(geometry, shape, request.kernels, request.tiles_per_split)
+    return {**asdict(shape), "variants": [_variant(variant) for variant in variants]}
+
+
+def _variant(variant: VariantPlan) -> dict[str, Any]:
+    return {
+        "name": variant.name,
+        "kernel": variant.kernel,
+        "requested": list(variant.requested),
+        "tiles_per_split": variant.split.tiles_per_split,
+        "splits": variant.split.splits,
+        "ctas": variant.ctas,
+    }
+
+
+def _estimate_s(request: DecodeRequest, backend: str, cta_slots: int | None) -> float:
+    if request.policy.budget_s is not None:
+        return len(request.shapes) * SETUP_S + request.policy.budget_s
+    assert request.policy.rounds is not None
+    slots = 1 + sum(1 if kernel == "previous" else len(request.tiles_per_split) for kernel in request.kernels)
+    on_gpu = backend == "cuda" or cta_slots is not None
+    visits_s = sum(GPU_VISIT_S if on_gpu else _cpu_visit_s(shape) for shape in request.shapes)
+    return len(request.shapes) * SETUP_S + request.policy.rounds * slots * visits_s
+
+
+def _cpu_visit_s(shape: DecodeShape) -> float:
+    flops = 4 * shape.rows * shape.query_heads * shape.candidates * shape.head_size
+    return max(WallTimer.min_visit_us / 1e6, flops / (CPU_GFLOPS_PER_WORKER * 1e9 * cpu_device().sm_count))
