@@ -2,7 +2,7 @@
 """The interface that both backends implement."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,18 @@ Launch = Callable[[int], None]
 
 
 class DecodeBuffers(Protocol):
-    """One cell's tensors where the kernels see them. Made by Backend.load, given back by close."""
+    """One cell's tensors where the kernels see them. Made by Backend.load, given back by close.
+
+    copies  copies of the inputs that launches rotate through
+    """
+
+    copies: int
 
     def launcher(self, variant: VariantPlan) -> Launch:
-        """A call that is ready to enqueue: every check made, every buffer allocated."""
+        """A call that is ready to enqueue: every check made, every buffer allocated.
+
+        Raises VariantRefused or CompileFailed for this variant alone, BadInput for data beyond its arithmetic.
+        """
         ...
 
     def fill_output(self, value: float) -> None:
@@ -36,10 +44,11 @@ class DecodeBuffers(Protocol):
 
 
 class Backend(Protocol):
-    """A device and the decode kernels on it."""
+    """A device and the decode kernels on it. `stream` is where launches go; None on the CPU."""
 
     device: DeviceFacts
     geometry: DecodeGeometry
+    stream: Any
 
     def kernel_hash(self, kernel: str) -> str:
         """Changes when the kernel's code can have changed, and only then."""
@@ -49,6 +58,16 @@ class Backend(Protocol):
         """How far the kernel's output may lie from the FP64 oracle, elementwise (oracle/tolerance.py)."""
         ...
 
-    def load(self, inputs: DecodeInputs) -> DecodeBuffers: ...
+    def device_kernels(self, kernel: str) -> tuple[str, ...]:
+        """Names under which a profiler sees the kernels of one call; empty on the CPU."""
+        ...
+
+    def load(self, inputs: DecodeInputs, l2: str) -> DecodeBuffers:
+        """Put a cell's tensors where the kernels see them, as often as the L2 mode needs."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait for everything that was enqueued."""
+        ...
 
     def close(self) -> None: ...

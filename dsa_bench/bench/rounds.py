@@ -12,8 +12,9 @@ from types import MappingProxyType
 from dsa_bench.bench.order import counterbalanced
 from dsa_bench.bench.ranges import annotate
 from dsa_bench.bench.timers import Timer
-from dsa_bench.bench.variant import Sample, Variant
+from dsa_bench.bench.variant import Sample, Timing, Variant, VisitFailed
 from dsa_bench.model.errors import CannotMeasure
+from dsa_bench.model.record import Status
 
 PILOT_PASSES = 3
 WARMUP_US = 50_000.0
@@ -134,18 +135,19 @@ def _visit_round(
     slots: Sequence[Slot], index: int, attempt: int, timer: Timer, clocks: Clocks | None
 ) -> Iterator[Sample]:
     for place, slot in enumerate(counterbalanced(slots, index)):
+        timing, status, reason = _visit(slot, index, timer)
+        state = clocks() if clocks is not None and place == 0 else {}
+        yield Sample(
+            slot.variant.name, slot.control, index, attempt, place, slot.launches, timing, status, reason, state
+        )
+
+
+def _visit(slot: Slot, index: int, timer: Timer) -> tuple[Timing | None, Status, str | None]:
+    try:
         with annotate(f"{slot.variant.name} round {index}"):
             timing = timer.time(slot.variant, slot.launches)
-        resolved = min(timing) > 0
-        yield Sample(
-            slot.variant.name,
-            slot.control,
-            index,
-            attempt,
-            place,
-            slot.launches,
-            timing if resolved else None,
-            "ok" if resolved else "below_resolution",
-            None if resolved else f"{timer.name} read {min(timing):g} us over {slot.launches} launches",
-            clocks() if clocks is not None and place == 0 else {},
-        )
+    except VisitFailed as failure:
+        return None, failure.status, str(failure)
+    if min(timing) > 0:
+        return timing, "ok", None
+    return None, "below_resolution", f"{timer.name} read {min(timing):g} us over {slot.launches} launches"

@@ -11,8 +11,27 @@ def open_timer(name: str, backend: Backend, asked_backend: str) -> tuple[Timer, 
 
     Raises BadInput for a timer that the asked backend never has, CannotMeasure for one that is missing here.
     """
+    if backend.device.backend == "cuda":
+        return _gpu_timer(name, backend)
     if name in ("auto", "wall"):
         return WallTimer(), None
     if asked_backend == "cpu":
         raise BadInput(f"--timer {name}: times GPU kernels, and --backend cpu has none; use --timer wall or auto")
     raise CannotMeasure(f"--timer {name}: times GPU kernels, and no GPU is used here; use --timer auto")
+
+
+def _gpu_timer(name: str, backend: Backend) -> tuple[Timer, str | None]:
+    from dsa_bench.bench.gpu_timers import CuptiTimer, EventsTimer
+    from dsa_bench.bench.profilers import open_profiler
+
+    if name == "wall":
+        raise BadInput("--timer wall: times calls that wait for their work, as --backend cpu's do; use cupti or events")
+    said = None
+    if name in ("auto", "cupti"):
+        try:
+            return CuptiTimer(open_profiler(), backend.stream, backend.synchronize), None
+        except CannotMeasure as error:
+            if name == "cupti":
+                raise CannotMeasure(f"--timer cupti: {error}") from error
+            said = f"timing with CUDA events, gaps between launches included: {error}"
+    return EventsTimer(backend.stream, backend.synchronize), said

@@ -15,6 +15,14 @@ class Timing(NamedTuple):
     call_us: float
 
 
+class VisitFailed(Exception):
+    """One visit gave no time; the run goes on and the record says why."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status: Status = status
+
+
 @dataclass(frozen=True, slots=True)
 class Checked:
     """The outcome of a correctness run; `reason` says what is wrong unless status is "ok"."""
@@ -30,13 +38,15 @@ class Variant:
 
     launch   enqueues one call; its argument counts calls, so that cold launches can rotate buffers
     check    runs the variant once on the inputs that are timed and compares the output
-    kernels  names of the device kernels whose time counts as attention; empty on the CPU
+    kernels  names of the device kernels of one call, whose time counts as attention; empty on the CPU
+    copies   how many copies of the inputs the launches rotate through
     """
 
     name: str
     launch: Callable[[int], None]
     check: Callable[[], Checked]
-    kernels: frozenset[str] = frozenset()
+    kernels: tuple[str, ...] = ()
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)

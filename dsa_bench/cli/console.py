@@ -8,26 +8,36 @@ import sys
 from collections.abc import Generator
 from typing import Any, TextIO
 
+from dsa_bench.model.errors import CannotMeasure
+
 PROGRAM = "dsa-bench"
 
 
 def prepare_streams() -> None:
-    """Make both streams total: characters that they cannot encode are escaped, and a closed stderr swallows."""
-    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller's shell
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - lives as long as the process
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure: Any = getattr(stream, "reconfigure", None)
+    """Make both streams total: characters that they cannot encode are escaped, and a closed one swallows."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller's shell
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - lives as long as the process
+        reconfigure: Any = getattr(getattr(sys, name), "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
 
 
 def emit(text: str) -> None:
-    """Write the result, ending in one newline. A reader that closes early is no failure."""
+    """Write the result, ending in one newline; no result, no newline. A reader that closes early is no failure.
+
+    Raises CannotMeasure if stdout cannot take it.
+    """
+    if not text:
+        return
     try:
         sys.stdout.write(text.rstrip("\n") + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         _discard_stdout()
+    except OSError as error:
+        _discard_stdout()
+        raise CannotMeasure(f"stdout: cannot be written ({error.strerror}); send the result elsewhere") from error
 
 
 def _discard_stdout() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, lines_to_user, note, only_the_result_on_stdout
 from dsa_bench.cli.tables import print_tables
-from dsa_bench.model.errors import BadInput, GateFailed
+from dsa_bench.model.errors import BadInput, CannotMeasure, GateFailed
 from dsa_bench.model.request import DECODE_KERNELS, DataSpec, DecodeRequest, Policy
 from dsa_bench.model.shape import DecodeShape
 
@@ -45,6 +45,7 @@ def decode(
     sms: opt.Sms = None,
     resident: opt.Resident = None,
     explain: opt.Explain = False,
+    ceiling: opt.Ceiling = False,
 ) -> None:
     """Measure the decode kernels over a grid of shapes, in paired rounds, after checking each against FP64."""
     request = DecodeRequest(
@@ -55,6 +56,7 @@ def decode(
         tiles_per_split=tuple(tiles_per_split),
         data=DataSpec(seed, query_std, key_scale_multiplier, value_scale_multiplier, invalid_fraction, selection),
         policy=Policy(DEFAULT_ROUNDS if rounds is None and budget is None else rounds, budget, timer, l2),
+        ceiling=ceiling,
     )
     if resume and record is None:
         raise BadInput("--resume: needs --record FILE, the run to go on with")
@@ -68,11 +70,12 @@ def decode(
     with only_the_result_on_stdout():
         run = _measure(request, backend, record, resume, explain)
     print_tables(run, format)
-    _refuse_wrong_results(run)
+    _judge(run)
 
 
 def _measure(request: DecodeRequest, backend_name: str, record: Path | None, resume: bool, explain: bool) -> "Run":
     from dsa_bench.backends.select import open_backend
+    from dsa_bench.bench.clocks import open_clocks
     from dsa_bench.bench.select import open_timer
     from dsa_bench.cli.progress import RunProgress
     from dsa_bench.splits.explain import explain_cell
@@ -86,10 +89,13 @@ def _measure(request: DecodeRequest, backend_name: str, record: Path | None, res
         if explain:
             for shape in request.shapes:
                 lines_to_user(explain_cell(backend.geometry, shape, request.kernels, request.tiles_per_split))
-        l2 = "none" if backend.device.backend == "cpu" else request.policy.l2
+        on_gpu = backend.device.backend == "cuda"
+        if request.ceiling and not on_gpu:
+            raise CannotMeasure("--ceiling: measures GPU kernels, and no GPU is used here; leave it out")
+        l2, clocks = (request.policy.l2, open_clocks()) if on_gpu else ("none", None)
         with RunProgress() as progress:
             return run_decode(
-                request, Bench(backend, timer, l2), progress, argv=sys.argv[1:], record=record, resume=resume
+                request, Bench(backend, timer, l2, clocks), progress, argv=sys.argv[1:], record=record, resume=resume
             )
     except KeyboardInterrupt:
         if record is not None and record.exists():
@@ -99,7 +105,14 @@ def _measure(request: DecodeRequest, backend_name: str, record: Path | None, res
         backend.close()
 
 
-def _refuse_wrong_results(run: "Run") -> None:
+def _judge(run: "Run") -> None:
+    """Warn of variants without a time; raise if one was wrong, or if a cell has none that was right."""
+    for check in run.checks:
+        if check.status not in ("ok", "wrong_result"):
+            note(f"warning: {check.variant} was not measured: {check.reason}")
     wrong = sorted({check.variant for check in run.checks if check.status == "wrong_result"})
     if wrong:
         raise GateFailed(f"wrong result: {', '.join(wrong)}; see the table for the element and its bound")
+    empty = {check.cell for check in run.checks} - {check.cell for check in run.checks if check.status == "ok"}
+    if empty:
+        raise CannotMeasure(f"no variant could be measured for {', '.join(sorted(empty))}")

@@ -10,14 +10,15 @@ from dsa_bench import __version__
 from dsa_bench.cli.console import emit, note, prepare_streams
 from dsa_bench.cli.decode import decode
 from dsa_bench.cli.env import env
+from dsa_bench.cli.kernels import kernels
 from dsa_bench.cli.lists import ListCommand
 from dsa_bench.cli.report import report
-from dsa_bench.model.errors import DsaBenchError
+from dsa_bench.model.errors import CannotMeasure, DsaBenchError
 
 INTERRUPTED = 130
 
-app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
-for command in (decode, report, env):
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+for command in (decode, report, kernels, env):
     app.command(cls=ListCommand)(command)
 
 
@@ -48,10 +49,17 @@ def main() -> None:
 def run(argv: list[str]) -> int:
     """Run one command line in this process; the exit code."""
     try:
-        result: Any = app(argv, prog_name="dsa-bench", standalone_mode=False)
+        result: Any = app(argv or ["--help"], prog_name="dsa-bench", standalone_mode=False)
     except DsaBenchError as error:
         note(f"error: {error}")
         return error.exit_code
+    except MemoryError as error:
+        note(f"error: not enough memory ({error}); ask for less --context, --rows or --candidates")
+        return CannotMeasure.exit_code
+    except SystemExit as left:
+        if not isinstance(left.__context__, BrokenPipeError):
+            raise
+        return 0  # whoever read the help closed early
     except (KeyboardInterrupt, typer.Abort):
         note("interrupted")
         return INTERRUPTED

@@ -81,6 +81,7 @@ Record = Annotated[
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the file that --record names.")]
 Plan = Annotated[bool, typer.Option("--plan", help="Print what would be measured, as JSON, and measure nothing.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Say which kernel and geometry each cell takes and why.")]
+Ceiling = Annotated[bool, typer.Option("--ceiling", help="Also measure a gather of the same bytes, and a copy.")]
 Sms = Annotated[
     int | None, _option("--sms", one_integer(1), "With --plan: multiprocessors of the device to plan for.", "N")
 ]

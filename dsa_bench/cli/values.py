@@ -10,13 +10,16 @@ from typing import Any, cast
 import typer
 
 INTEGER = re.compile(r"[0-9]+", re.ASCII)
+MAX_DIGITS = 18
+"""What surely fits 64 bits."""
 
 
 def integer(text: str, minimum: int) -> int:
     """A decimal integer of ASCII digits, at least `minimum`: no sign, blank, underscore or other alphabet's digits."""
-    if not INTEGER.fullmatch(text) or int(text) < minimum:
+    if not INTEGER.fullmatch(text) or len(text) > MAX_DIGITS or int(text) < minimum:
         kind = "positive" if minimum == 1 else "non-negative" if minimum == 0 else f"{minimum} or larger, a"
-        raise typer.BadParameter(f"{text!r} is not a {kind} decimal integer")
+        limit = f" of at most {MAX_DIGITS} digits" if len(text) > MAX_DIGITS else ""
+        raise typer.BadParameter(f"{text!r} is not a {kind} decimal integer{limit}")
     return int(text)
 
 
@@ -39,7 +42,7 @@ def number(text: str, low: float, high: float, *, open_low: bool = False) -> flo
         value = float(text) if re.fullmatch(r"[0-9.eE+-]+", text, re.ASCII) else math.nan
     except ValueError:
         value = math.nan
-    if not (low <= value <= high) or (open_low and value == low):
+    if not (low <= value <= high) or math.isinf(value) or (open_low and value == low):
         rule = f"above {low:g}" if open_low else f"at least {low:g}"
         raise typer.BadParameter(
             f"{text!r} is not a number {rule}" + ("" if high == math.inf else f" and at most {high:g}")
@@ -70,4 +73,7 @@ def flatten(values: Any) -> Any:
     if values is None:
         return None
     tokens = (cast("tuple[Any, ...]", part) if isinstance(part, tuple) else (part,) for part in values)
-    return list(dict.fromkeys(itertools.chain.from_iterable(tokens)))
+    flat = list(dict.fromkeys(itertools.chain.from_iterable(tokens)))
+    if not flat:  # a variable that holds nothing but blanks
+        raise typer.BadParameter("needs at least one value")
+    return flat

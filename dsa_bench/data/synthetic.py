@@ -22,6 +22,13 @@ INT32 = np.iinfo(np.int32)
 Positions = NDArray[np.int64]
 
 
+def peak_bytes(shape: DecodeShape) -> int:
+    """Host memory that drawing a cell's tensors takes at its peak: both caches, and the bits behind the second."""
+    cache = shape.kv_heads * shape.context * shape.head_size
+    query = shape.rows * shape.query_heads * shape.head_size
+    return 4 * cache + 10 * query + 4 * shape.rows * shape.candidates + 16 * shape.context
+
+
 def decode_inputs(shape: DecodeShape, spec: DataSpec) -> DecodeInputs:
     """Draw one cell's tensors. Every tensor has a stream of its own, so one knob changes one tensor."""
     cache_shape = (shape.kv_heads, shape.context, shape.head_size)
@@ -96,6 +103,7 @@ def _selection(selection: str) -> Callable[[np.random.Generator, int, int, Posit
 
 def _blocks(rng: np.random.Generator, past: int, length: int, run: int) -> Positions:
     """Aligned runs of `run` positions; the row's own, last run may be cut short by its past, the list by its length."""
+    run = min(run, past)
     blocks = ceil_div(past, run)
     chosen = np.sort(rng.choice(blocks, min(ceil_div(length, run), blocks), replace=False, shuffle=False))
     positions = (chosen[:, None] * run + np.arange(run)).ravel()

@@ -56,11 +56,18 @@ def compile_modules(
 ) -> list[CompiledModule]:
     """Compile modules below `root` (by default this installation's kernels), or take them from the cache, in order."""
     modules: list[CompiledModule] = []
-    for outcome in _compile_all([(name, target) for name in names], defines or {}, root):
+    for outcome in compile_each(names, target, defines, root).values():
         if isinstance(outcome, CompileFailed):
             raise outcome
         modules.append(outcome)
     return modules
+
+
+def compile_each(
+    names: Sequence[str], target: Target, defines: Defines | None = None, root: Path | None = None
+) -> dict[str, CompiledModule | CompileFailed]:
+    """As compile_modules, but a module that does not compile is its failure, and the others are there."""
+    return dict(zip(names, _compile_all([(name, target) for name in names], defines or {}, root), strict=True))
 
 
 def resource_table(targets: Sequence[Target], root: Path | None = None) -> list[ResourceRow]:

@@ -26,5 +26,9 @@ class CannotMeasure(DsaBenchError):
     exit_code = 3
 
 
+class VariantRefused(CannotMeasure):
+    """One variant cannot be launched for a shape; the others can."""
+
+
 class CompileFailed(CannotMeasure):
     """A kernel did not compile, or compiled to something that may not be measured."""

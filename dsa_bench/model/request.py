@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
 """What a user asked for, validated, before any device is known."""
 
+import re
 from dataclasses import dataclass, field
 
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.shape import DecodeShape
 
 DECODE_KERNELS = ("previous", "int8-tc")
+CEILINGS = ("gather", "copy")
+"""Kernels that compute nothing: they bound what the others can reach."""
 TIMERS = ("auto", "cupti", "events", "wall")
 L2_MODES = ("warm", "cold")
 BACKENDS = ("auto", "cpu", "cuda")
@@ -32,7 +35,7 @@ class DataSpec:
     def __post_init__(self) -> None:
         kind, _, parameter = self.selection.partition(":")
         if kind == "blocks":
-            if not (parameter.isascii() and parameter.isdecimal() and int(parameter) > 0):
+            if not re.fullmatch(r"0*[1-9][0-9]{0,17}", parameter, re.ASCII):
                 raise BadInput(f"--selection {self.selection}: blocks:N takes a positive run length, such as blocks:16")
         elif kind == "overlap":
             try:
@@ -70,10 +73,16 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class DecodeRequest:
-    """A grid of decode cells and the variants to measure in each."""
+    """A grid of decode cells and the variants to measure in each; `ceiling` adds the kernels of CEILINGS."""
 
     shapes: tuple[DecodeShape, ...]
     kernels: tuple[str, ...] = DECODE_KERNELS
     tiles_per_split: tuple[int, ...] = (0,)
     data: DataSpec = field(default_factory=DataSpec)
     policy: Policy = field(default_factory=Policy)
+    ceiling: bool = False
+
+    @property
+    def measured_kernels(self) -> tuple[str, ...]:
+        """Every kernel that a cell has a variant of, ceilings last."""
+        return (*self.kernels, *CEILINGS) if self.ceiling else self.kernels

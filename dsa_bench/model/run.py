@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +15,7 @@ from typing import Any, TextIO, cast
 from dsa_bench.model.errors import BadInput, CannotMeasure
 from dsa_bench.model.record import SCHEMA, SCHEMA_VERSION, Check, Header, Line, Visit, line_content
 from dsa_bench.model.schema import misfitting_field
+from dsa_bench.model.shape import CELL_KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +82,19 @@ def _read_lines(path: Path, data: bytes) -> Run:
 def _decode(path: Path, lines: list[bytes]) -> list[Any]:
     """All lines in one call, which is quick; line by line only to say which one is damaged."""
     try:
-        return _DECODER.decode((b"[" + b",".join(lines) + b"]").decode())
-    except ValueError:
-        for number, line in enumerate(lines, 1):
-            try:
-                _DECODER.decode(line.decode())
-            except ValueError as error:
-                raise BadInput(f"{path}:{number}: is not a line of JSON ({error})") from error
-        raise
+        contents = _DECODER.decode((b"[" + b",".join(lines) + b"]").decode())
+        if len(contents) == len(lines):
+            return contents
+    except (ValueError, RecursionError):
+        pass
+    return [_decode_line(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+
+
+def _decode_line(line: bytes, place: str) -> Any:
+    try:
+        return _DECODER.decode(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{place}: is not a line of JSON ({error})") from error
 
 
 def _refuse_constant(text: str) -> float:
@@ -116,16 +122,28 @@ def _line(content: Any, place: str) -> Line:
     if misfit is not None:
         raise BadInput(f"{place}: {misfit}; docs/schemas/record.schema.json says what a line holds")
     fields[_SEQUENCE[cls]] = tuple(fields[_SEQUENCE[cls]])
-    line = cast("Callable[..., Line]", cls)(**fields)
-    if isinstance(line, Visit):
-        _validate_times(line, place)
+    if cls is Visit:
+        visit = Visit._make(map(fields.__getitem__, Visit._fields))  # a fifth of the time that keywords take
+        _validate_times(visit, place)
+        return visit
+    line = cast("Callable[..., Header | Check]", cls)(**fields)
+    if isinstance(line, Check):
+        _validate_check(line, place)
     return line
+
+
+def _validate_check(check: Check, place: str) -> None:
+    if not CELL_KEY.fullmatch(check.cell):
+        raise BadInput(f"{place}: cell {check.cell!r} does not name a shape")
+    for error in (check.rms_error, check.rounding_floor):
+        if error is not None and not (math.isfinite(error) and error >= 0):
+            raise BadInput(f"{place}: an RMS error is a finite number or null, not {error!r}")
 
 
 def _validate_times(visit: Visit, place: str) -> None:
     for time_us in (visit.attention_us, visit.call_us):
         if visit.status == "ok":
-            if not isinstance(time_us, float | int) or not math.isfinite(time_us) or time_us <= 0:
+            if time_us is None or not 0 < time_us < math.inf:
                 raise BadInput(f"{place}: a visit with status ok needs positive times in microseconds, not {time_us!r}")
         elif time_us is not None:
             raise BadInput(f"{place}: a visit with status {visit.status} has no time, not {time_us!r}")
@@ -148,9 +166,9 @@ class RunWriter:
                 return self.path.open("x", encoding="utf-8")
             os.truncate(self.path, resume.whole_bytes)
             return self.path.open("a", encoding="utf-8")
-        except FileExistsError as error:
-            raise BadInput(f"--record {self.path}: exists; add --resume to go on, or name another file") from error
         except OSError as error:
+            if isinstance(error, FileExistsError) and self.path.exists():
+                raise BadInput(f"--record {self.path}: exists; add --resume to go on, or name another file") from error
             raise BadInput(f"--record {self.path}: cannot be written ({error.strerror}); name another file") from error
 
     def append(self, line: Line) -> None:
@@ -168,7 +186,8 @@ class RunWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with suppress(OSError):  # every line was flushed; what is left could not be written before either
+            self._file.close()
 
 
 def complete_rounds(run: Run) -> Iterator[tuple[str, int, list[Visit]]]:

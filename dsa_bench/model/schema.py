@@ -52,14 +52,14 @@ def _is_one_of(types: frozenset[type], value: Any) -> bool:
 
 
 def _is_list_of(item: type, value: Any) -> bool:
-    return isinstance(value, list) and all(type(entry) is item for entry in cast("list[Any]", value))
+    return isinstance(value, list) and {*map(type, cast("list[Any]", value))} <= {item}
 
 
 def _is_object_of(item: Any, value: Any) -> bool:
     if not isinstance(value, dict):
         return False
-    accepted = (float, int) if item is float else (item,)
-    return item is Any or all(type(entry) in accepted for entry in cast("dict[str, Any]", value).values())
+    accepted = {float, int} if item is float else {item}
+    return item is Any or {*map(type, cast("dict[str, Any]", value).values())} <= accepted
 
 
 def record_schema() -> dict[str, Any]:

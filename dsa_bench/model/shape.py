@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The shapes of one operator call."""
 
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import asdict, dataclass, fields
 
 from dsa_bench.model.errors import BadInput
 
 TILE = 64
 """Candidates that one main-loop step of the split kernels handles (the seed document's tile)."""
+INT32_MAX = 2**31 - 1
 
 
 def ceil_div(numerator: int, denominator: int) -> int:
@@ -20,7 +22,8 @@ class DecodeShape:
 
     query, out [rows, query_heads, head_size] bf16 · key, value [kv_heads, context, head_size] int8 ·
     key_scale, value_scale [kv_heads, head_size] fp32 · selected [rows, candidates] int32.
-    Raises BadInput if a dimension is not positive, the heads do not divide, or rows do not fit the context.
+    Raises BadInput if a dimension is not positive, the heads do not divide, rows do not fit the context, or the
+    context does not fit INT32.
     """
 
     rows: int
@@ -39,6 +42,8 @@ class DecodeShape:
                 f"--query-heads {self.query_heads}: must be a multiple of --kv-heads {self.kv_heads}, "
                 "because the query heads of a group share one KV head"
             )
+        if self.context > INT32_MAX:
+            raise BadInput(f"--context {self.context}: must be at most {INT32_MAX}, because positions are INT32")
         if self.rows > self.context:
             raise BadInput(
                 f"--rows {self.rows}: must be at most --context {self.context}, because the rows are the context's last"
@@ -63,6 +68,10 @@ class DecodeShape:
     def key(self) -> str:
         """The cell's name in records. Cells of two runs match when their keys are equal."""
         return "op=decode," + ",".join(f"{name}={value}" for name, value in asdict(self).items())
+
+
+CELL_KEY = re.compile("op=decode" + "".join(f",{field.name}=[1-9][0-9]*" for field in fields(DecodeShape)))
+"""What `DecodeShape.key` looks like."""
 
 
 def cache_row_offset(head: int, position: int, context: int, head_size: int) -> int:

@@ -50,6 +50,24 @@ def reference(inputs: DecodeInputs, max_rows: int = 64) -> Reference:
     return Reference(rows, out)
 
 
+def logit_shift(inputs: DecodeInputs, rows: NDArray[np.int64]) -> F64:
+    """[len(rows), query_heads] nats: the largest change of a logit when fp32(query * key_scale) is rounded to FP16.
+
+    Evaluated on the keys that each row selects, so that it is far below the bound that holds for any key.
+    """
+    shape = inputs.shape
+    shift = np.zeros((len(rows), shape.query_heads))
+    for at, row in enumerate(rows):
+        positions = [int(entry) for entry in inputs.selected[row] if 0 <= entry < shape.context]
+        for kv_head in range(shape.kv_heads if positions else 0):
+            heads = slice(kv_head * shape.group, (kv_head + 1) * shape.group)
+            folded = inputs.query[row, heads].astype(np.float32) * inputs.key_scale[kv_head]
+            rounding = folded.astype(np.float16).astype(np.float64) - folded.astype(np.float64)
+            keys = inputs.key[kv_head, positions].astype(np.float64)
+            shift[at, heads] = inputs.scale * np.abs(rounding @ keys.T).max(axis=1)
+    return shift
+
+
 def relative_rms(out: F64, expected: F64) -> float:
     """RMS(out - expected) / RMS(expected); 0 if both are all zeros, infinity if only the expectation is."""
     error = float(np.sqrt(np.mean(np.square(out - expected))))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.model.record import Check, Visit
+from dsa_bench.model.request import CEILINGS
 from dsa_bench.model.run import Run, complete_rounds
 from dsa_bench.stats.location import Estimate, median_ratio, paired_ratio
 from dsa_bench.stats.verdict import NoiseFloor, null_control
@@ -25,6 +26,7 @@ class VariantRow:
     time_us       median attention time over rounds; call_us likewise
     speedup       time of the cell's reference / time of this variant, above 1 is faster; None for the reference
     median_ratio  the same as the seeds print it: the median of the rounds' ratios
+    gather_share  time of the gather ceiling / time of this variant; None where no ceiling was measured
     """
 
     check: Check
@@ -34,6 +36,7 @@ class VariantRow:
     call_us: float | None = None
     speedup: Estimate | None = None
     median_ratio: float | None = None
+    gather_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class CellTable:
 
     @property
     def fastest(self) -> VariantRow | None:
-        timed = [row for row in self.rows if row.time_us is not None]
+        timed = [row for row in self.rows if row.time_us is not None and row.check.kernel not in CEILINGS]
         return min(timed, key=lambda row: row.time_us or 0.0, default=None)
 
 
@@ -114,7 +117,8 @@ class _Times:
                 self._visits.setdefault((visit.variant, visit.control), {})[visit.round] = visit
 
     def visits(self, variant: str, control: bool = False) -> list[Visit]:
-        return list(self._visits.get((variant, control), {}).values())
+        """In the order of rounds, whatever order they were recorded in."""
+        return [visit for _, visit in sorted(self._visits.get((variant, control), {}).items())]
 
     def times(self, variant: str, control: bool = False) -> dict[int, float]:
         """round -> attention_us of the visits that have one."""
@@ -133,7 +137,7 @@ class _Times:
 
 
 def _reference(checks: list[Check], times: _Times) -> str | None:
-    timed = [check for check in checks if times.times(check.variant)]
+    timed = [check for check in checks if check.kernel not in CEILINGS and times.times(check.variant)]
     choices: Iterator[Check] = (check for check in timed if check.kernel == "previous")
     automatic = (check for check in timed if 0 in check.requested)
     chosen = next(choices, None) or next(automatic, None) or next(iter(timed), None)
@@ -151,7 +155,10 @@ def _row(check: Check, reference: str | None, times: _Times) -> VariantRow:
         return VariantRow(
             check, failed.status if failed else "not_measured", failed.reason if failed else "no complete round"
         )
-    pair = None if reference in (None, check.variant) else times.paired(check.variant, reference)
+    is_ceiling = check.kernel in CEILINGS
+    compared = reference is not None and check.variant != reference and not is_ceiling
+    pair = times.paired(check.variant, reference) if compared and reference else None
+    ceiling = None if is_ceiling else times.paired("gather", check.variant)
     return VariantRow(
         check,
         "ok",
@@ -160,6 +167,7 @@ def _row(check: Check, reference: str | None, times: _Times) -> VariantRow:
         call_us=float(np.median(call_us)),
         speedup=pair and paired_ratio(pair[1], pair[0]),
         median_ratio=pair and median_ratio(pair[1], pair[0]),
+        gather_share=ceiling and paired_ratio(*ceiling).centre,
     )
 
 

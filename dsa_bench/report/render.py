@@ -37,6 +37,7 @@ def _flat(table: CellTable, row: VariantRow) -> dict[str, Any]:
         "speedup_low": speedup and speedup.low,
         "speedup_high": speedup and speedup.high,
         "speedup_median": row.median_ratio,
+        "gather_share": row.gather_share,
         "rms_error": check.rms_error,
         "rounding_floor": table.rounding_floor,
         "rounds": table.rounds,
@@ -76,35 +77,40 @@ def to_csv(tables: list[CellTable]) -> str:
     return out.getvalue().rstrip("\n")
 
 
-MARKDOWN_COLUMNS = (
-    "rows", "context", "kernel", "tiles/split", "effective", "splits", "CTAs", "time", "speedup", "95 % interval",
-    "RMS error",
-)  # fmt: skip
-
-
 def to_markdown(tables: list[CellTable]) -> str:
     """The seed's table: one line for each variant, then a line for each cell with its floors and its conclusion."""
-    lines = ["| " + " | ".join(MARKDOWN_COLUMNS) + " |", "|" + " ---: |" * len(MARKDOWN_COLUMNS)]
+    columns = ["rows", "context", *_columns(tables)]
+    lines = ["| " + " | ".join(columns) + " |", "|" + " ---: |" * len(columns)]
     for table in tables:
         for row in table.rows:
-            cells = [table.shape["rows"], table.shape["context"], row.check.kernel, *_text_cells(row)]
+            cells = [table.shape["rows"], table.shape["context"], *_cells(row, _shows_share(tables))]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     lines.append("")
     lines += [f"- {table.label}: {_floors(table)}. {conclusion(table)}" for table in tables]
     return "\n".join(lines)
 
 
-def _text_cells(row: VariantRow) -> list[str]:
-    """tiles/split, effective, splits, CTAs, time, speedup, interval, RMS error."""
-    check = row.check
+def _shows_share(tables: list[CellTable]) -> bool:
+    return any(row.gather_share is not None for table in tables for row in table.rows)
+
+
+def _columns(tables: list[CellTable]) -> list[str]:
+    """Headings of the cells that `_cells` gives; a share of the gather ceiling only where one was measured."""
+    share = ["gather"] if _shows_share(tables) else []
+    return ["kernel", "tiles/split", "eff.", "splits", "CTAs", "time", "speedup", "interval", *share, "RMS error"]
+
+
+def _cells(row: VariantRow, with_share: bool) -> list[str]:
+    """One variant as text, under `_columns`."""
+    check, ratio = row.check, row.speedup
     asked = " = ".join("auto" if value == 0 else str(value) for value in check.requested) or "-"
-    geometry = [asked, str(check.tiles_per_split), str(check.splits), str(check.ctas)]
-    rms = "n/a" if check.rms_error is None else f"{check.rms_error:.2e}".replace("e-0", "e-")
-    if row.time_us is None:
-        return [*geometry, row.status.replace("_", " "), "n/a", "n/a", rms]
-    ratio = row.speedup
-    interval = "" if ratio is None else "n/a" if ratio.interval is None else "{:.2f} - {:.2f}".format(*ratio.interval)
-    return [*geometry, time_text(row.time_us), "1" if ratio is None else f"{ratio.centre:.2f}x", interval, rms]
+    time = row.status.replace("_", " ") if row.time_us is None else time_text(row.time_us)
+    speedup = "-" if ratio is None else f"{ratio.centre:.2f}x"
+    interval = "-" if ratio is None or ratio.interval is None else "{:.2f}-{:.2f}".format(*ratio.interval)
+    share = ["-" if row.gather_share is None else f"{row.gather_share:.0%}"] if with_share else []
+    rms = "-" if check.rms_error is None else f"{check.rms_error:.2e}".replace("e-0", "e-")
+    geometry = (asked, str(check.tiles_per_split), str(check.splits), str(check.ctas))
+    return [check.kernel, *geometry, time, speedup, interval, *share, rms]
 
 
 def time_text(time_us: float) -> str:
@@ -127,7 +133,6 @@ def _floors(table: CellTable) -> str:
 
 
 UNLIMITED = 10_000
-TEXT_COLUMNS = ("kernel", "tiles/split", "eff.", "splits", "CTAs", "time", "speedup", "interval", "RMS error")
 
 
 def to_text(tables: list[CellTable], *, color: bool, width: int | None) -> str:
@@ -146,13 +151,13 @@ def to_text(tables: list[CellTable], *, color: bool, width: int | None) -> str:
         if at:
             console.print()
         console.print(Text(table.label, style="bold"))
-        grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-        for column in TEXT_COLUMNS:
+        grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+        for column in _columns(tables):
             grid.add_column(column, justify="left" if column in ("kernel", "tiles/split") else "right", no_wrap=True)
         fastest = table.fastest
         for row in table.rows:
             style = "green" if row is fastest else "red" if row.status != "ok" else ""
-            grid.add_row(*(Text(cell) for cell in (row.check.kernel, *_text_cells(row))), style=style)
+            grid.add_row(*map(Text, _cells(row, _shows_share(tables))), style=style)
         console.print(grid)
         for row in table.rows:
             if row.reason is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dsa_bench.model.plan import SplitPlan, VariantPlan
+from dsa_bench.model.request import CEILINGS
 from dsa_bench.model.shape import DecodeShape, ceil_div
 from dsa_bench.splits.rules import capped_splits, grouped_splits, seed_wave
 
@@ -43,11 +44,14 @@ class CpuDecode:
 
 @dataclass(frozen=True, slots=True)
 class CudaDecode:
-    """`previous`: its own rule. `int8-tc`: seed_wave with SMs x resident CTAs slots."""
+    """`previous`: its own rule. `int8-tc`: seed_wave with SMs x resident CTAs slots. Ceilings: theirs."""
 
     cta_slots: int
 
     def plan(self, kernel: str, shape: DecodeShape, requested: int | None) -> VariantPlan:
+        if kernel in CEILINGS:
+            splits = capped_splits(shape.tiles, 1) if kernel == "gather" else 1
+            return VariantPlan(kernel, (), SplitPlan(shape.tiles, splits), shape.row_heads * splits)
         if requested is None:
             splits = grouped_splits(shape.candidates, shape.rows, shape.kv_heads, shape.group)
             ctas = shape.row_heads * ceil_div(shape.group, GROUPED_HEADS_PER_CTA) * splits
@@ -56,7 +60,7 @@ class CudaDecode:
 
     def why(self, shape: DecodeShape, requested: int | None) -> str:
         if requested is None:
-            return "about 128 CTAs, at least one tile each"
+            return "its own fixed rule"
         return _why_one_wave(shape, self.cta_slots, f"{self.cta_slots} CTA slots")
 
 
@@ -79,7 +83,7 @@ def effective_variants(
     """Every distinct launch once, in the order asked for; values that lead to the same launch share it."""
     by_name: dict[str, VariantPlan] = {}
     for kernel in kernels:
-        for requested in [None] if kernel == "previous" else tiles_per_split:
+        for requested in tiles_per_split if kernel == "int8-tc" else [None]:
             variant = geometry.plan(kernel, shape, requested)
             known = by_name.get(variant.name)
             by_name[variant.name] = (

@@ -9,25 +9,26 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dsa_bench.backends.base import Backend, DecodeBuffers, Launch
-from dsa_bench.bench.check import compare, refuse_reachable_poison, run_poisoned
+from dsa_bench.backends.base import Backend, DecodeBuffers
+from dsa_bench.bench.check import refuse_reachable_poison
 from dsa_bench.bench.rounds import Clocks, Stop, pilot, round_slots, take_rounds
 from dsa_bench.bench.timers import Timer
 from dsa_bench.bench.variant import Checked, Sample, Variant
 from dsa_bench.data.synthetic import decode_inputs
-from dsa_bench.model.errors import BadInput, CannotMeasure
+from dsa_bench.model.errors import BadInput, CompileFailed, VariantRefused
 from dsa_bench.model.inputs import DecodeInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.record import Check, Visit
 from dsa_bench.model.request import DecodeRequest
 from dsa_bench.model.run import Run, RunWriter, complete_rounds, read_run
 from dsa_bench.model.shape import DecodeShape
-from dsa_bench.oracle.attention import Reference, reference
+from dsa_bench.oracle.attention import reference
 from dsa_bench.oracle.tolerance import CODE_MAX
 from dsa_bench.splits.geometry import AUTOMATIC, effective_variants
+from dsa_bench.sweep.check import Checker
 from dsa_bench.sweep.header import run_header
+from dsa_bench.sweep.memory import refuse_beyond_memory
 
 
 class Listener(Protocol):
@@ -61,9 +62,10 @@ def run_decode(
 ) -> Run:
     """Measure every cell of the request; with `record`, each line is on disk before the next visit.
 
-    Raises BadInput for a record that cannot be written or gone on with, CannotMeasure if a cell has nothing to time.
+    A cell in which no variant is right has checks and no visits. Raises BadInput for a record that cannot be written
+    or gone on with, CannotMeasure where the device or the timer fails.
     """
-    hashes = {kernel: bench.backend.kernel_hash(kernel) for kernel in request.kernels}
+    hashes = {kernel: bench.backend.kernel_hash(kernel) for kernel in request.measured_kernels}
     header = run_header(request, bench.backend.device, hashes, argv)
     before = _resumed(record, Run(header)) if record is not None and resume and record.exists() else None
     if record is None:
@@ -130,7 +132,9 @@ class _DecodeCell:
         self._request = request
         self._bench = bench
         self._shape = shape
-        self._plans = effective_variants(bench.backend.geometry, shape, request.kernels, request.tiles_per_split)
+        self._plans = effective_variants(
+            bench.backend.geometry, shape, request.measured_kernels, request.tiles_per_split
+        )
         self._checks = {check.variant: check for check in run.checks if check.cell == shape.key}
         self._done = {index for cell, index, _ in complete_rounds(run) if cell == shape.key}
         self._attempts = {visit.round: visit.attempt + 1 for visit in run.visits if visit.cell == shape.key}
@@ -139,12 +143,13 @@ class _DecodeCell:
         rounds = self._request.policy.rounds
         if rounds is not None and self._done.issuperset(range(rounds)):
             return
+        refuse_beyond_memory(self._shape)
         inputs = decode_inputs(self._shape, self._request.data)
         refuse_reachable_poison(CODE_MAX * float(np.abs(inputs.value_scale).max()))
         data_hash = inputs.digest()
         if any(check.data_hash != data_hash for check in self._checks.values()):
             raise BadInput(f"--resume: the inputs of {self._shape.key} differ from the record's; name another --record")
-        buffers = self._bench.backend.load(inputs)
+        buffers = self._bench.backend.load(inputs, self._bench.l2)
         try:
             yield from self._measure(inputs, data_hash, buffers, listener, Stop(rounds, deadline_s))
         finally:
@@ -155,24 +160,34 @@ class _DecodeCell:
     ) -> Iterator[Check | Visit]:
         oracle = reference(inputs)
         floor = oracle.rounding_floor
-        checker = _Checker(self._bench.backend, inputs, buffers, oracle)
+        checker = Checker(self._bench.backend, inputs, buffers, oracle)
         plans = {plan.name: plan for plan in self._plans}
         right: list[Variant] = []
         for plan in self._plans:
-            launch = buffers.launcher(plan)
-            variant = Variant(plan.name, launch, partial(checker.check, plan, launch))
-            outcome = variant.check()
-            if outcome.status == "ok":
-                right.append(variant)
+            try:
+                variant = self._variant(plan, buffers, checker)
+                outcome = variant.check()
+            except CompileFailed as failure:
+                outcome = Checked("compile_failed", str(failure))
+            except VariantRefused as refusal:
+                outcome = Checked("launch_refused", str(refusal))
+            else:
+                if outcome.status == "ok":
+                    right.append(variant)
             yield self._check_line(plan, outcome, data_hash, floor)
         if not right:
-            raise CannotMeasure(f"{self._shape.key}: no variant gave a right result, so nothing was timed")
+            return
         slots = round_slots(right, self._control(right, plans), pilot(right, self._bench.timer))
         rounds = self._request.policy.rounds
         listener.begin_rounds(None if rounds is None else (rounds - len(self._done)) * len(slots))
         for sample in take_rounds(slots, self._bench.timer, stop, self._bench.clocks, self._done, self._attempts):
             yield self._visit_line(plans[sample.variant], sample)
             listener.visited()
+
+    def _variant(self, plan: VariantPlan, buffers: DecodeBuffers, checker: Checker) -> Variant:
+        launch = buffers.launcher(plan)
+        kernels = self._bench.backend.device_kernels(plan.kernel)
+        return Variant(plan.name, launch, partial(checker.check, plan, launch), kernels, buffers.copies)
 
     def _control(self, right: list[Variant], plans: dict[str, VariantPlan]) -> str:
         """The automatic rule's variant, else `previous`, else the first: visited twice a round."""
@@ -217,38 +232,3 @@ class _DecodeCell:
             reason=sample.reason,
             clocks=sample.clocks,
         )
-
-
-class _Checker:
-    """Compares a variant with the oracle's rows, and all rows with `previous` where the oracle left some out."""
-
-    def __init__(self, backend: Backend, inputs: DecodeInputs, buffers: DecodeBuffers, oracle: Reference) -> None:
-        self._backend = backend
-        self._inputs = inputs
-        self._buffers = buffers
-        self._oracle = oracle
-        self._previous: NDArray[np.generic] | None = None
-
-    def check(self, plan: VariantPlan, launch: Launch) -> Checked:
-        rows, expected = self._oracle.rows, self._oracle.out
-        out = run_poisoned(launch, self._buffers)
-        outcome = compare(out, expected, self._backend.bound(plan.kernel, self._inputs, rows, expected), rows)
-        if plan.kernel == "previous" and outcome.status == "ok":
-            self._previous = out
-        elif outcome.status == "ok" and self._previous is not None and len(rows) < self._inputs.shape.rows:
-            return self._compare_with_previous(plan, out, self._previous.astype(np.float64), outcome)
-        return outcome
-
-    def _compare_with_previous(
-        self, plan: VariantPlan, out: NDArray[np.generic], previous: NDArray[np.float64], outcome: Checked
-    ) -> Checked:
-        rows = np.arange(self._inputs.shape.rows)
-        bound = sum(
-            (self._backend.bound(kernel, self._inputs, rows, previous) for kernel in ("previous", plan.kernel)),
-            np.zeros_like(previous),
-        )
-        against_previous = compare(out, previous, bound, rows)
-        if against_previous.status == "ok":
-            return outcome
-        reason = (against_previous.reason or "").replace("the FP64 reference", "`previous`")
-        return Checked("wrong_result", reason, outcome.rms_error)

@@ -2,6 +2,7 @@
 """The first line of a run: what ran, where, and what was asked."""
 
 import json
+import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -49,10 +50,14 @@ def package_versions() -> dict[str, str]:
 
 
 def source_revision() -> tuple[str | None, bool | None]:
-    """(commit, dirty) of the source tree that runs; (None, None) for an installed package or without git."""
+    """(commit, dirty) of the source tree that runs; (None, None) for an installed package or without git.
+
+    A tree that was copied without its history can say what it is: DSA_BENCH_COMMIT=<commit>, or <commit>-dirty.
+    """
     tree = Path(dsa_bench.__file__).resolve().parent.parent
     if not (tree / ".git").exists():
-        return None, None
+        said = os.environ.get("DSA_BENCH_COMMIT")
+        return (said.removesuffix("-dirty"), said.endswith("-dirty")) if said else (None, None)
     try:
         commit = _git(tree, "rev-parse", "HEAD")
         return commit, bool(_git(tree, "status", "--porcelain", "--untracked-files=no"))

@@ -45,6 +45,7 @@ class CpuBackend:
 
     def __init__(self) -> None:
         self.device = cpu_device()
+        self.stream = None
         self.geometry: DecodeGeometry = CpuDecode(self.device.sm_count)
         self._blas = threadpool_limits(limits=1)
         self._pool = ThreadPoolExecutor(self.device.sm_count, thread_name_prefix="dsa-bench")
@@ -57,8 +58,14 @@ class CpuBackend:
     def bound(self, kernel: str, inputs: DecodeInputs, rows: NDArray[np.int64], out: F64) -> F64:
         return fp32_bound(inputs, rows, out)
 
-    def load(self, inputs: DecodeInputs) -> "CpuDecodeBuffers":
+    def device_kernels(self, kernel: str) -> tuple[str, ...]:
+        return ()
+
+    def load(self, inputs: DecodeInputs, l2: str) -> "CpuDecodeBuffers":
         return CpuDecodeBuffers(inputs, self._run)
+
+    def synchronize(self) -> None:
+        """A launch returns when its work is done."""
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -71,6 +78,8 @@ class CpuBackend:
 
 class CpuDecodeBuffers:
     """One cell's inputs, its output, and the launches over them."""
+
+    copies = 1
 
     def __init__(self, inputs: DecodeInputs, run: Callable[[Callable[[int], None], int], None]) -> None:
         self._inputs = inputs

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: MIT
+"""The GPU backend: compile what this device runs, load it, and launch it on a stream of its own."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsa_bench.backends.base import Launch
+from dsa_bench.backends.cuda.conditions import refuse_beyond_fp16
+from dsa_bench.backends.cuda.decode import DecodeLauncher, DeviceInputs, Workspace
+from dsa_bench.backends.cuda.device import cuda_device
+from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch
+from dsa_bench.backends.cuda.memory import Device, allocate, download_bf16, upload
+from dsa_bench.jit.load import load_module
+from dsa_bench.jit.modules import compile_each, module_hash
+from dsa_bench.jit.optional import load
+from dsa_bench.jit.target import device_target
+from dsa_bench.model.errors import CannotMeasure, CompileFailed, VariantRefused
+from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.model.plan import VariantPlan
+from dsa_bench.model.shape import ceil_div
+from dsa_bench.oracle.attention import F64
+from dsa_bench.oracle.tolerance import fp16_bound, fp32_bound
+from dsa_bench.splits.geometry import CudaDecode, DecodeGeometry
+
+MODULES = {
+    "previous": ("dsa/decode_grouped", "dsa/merge"),
+    "int8-tc": ("dsa/decode_int8_tc", "dsa/merge"),
+    "gather": ("ceiling",),
+    "copy": ("ceiling",),
+}
+DEVICE_KERNELS = {
+    "previous": ("decode_grouped", "merge_partials"),
+    "int8-tc": ("decode_int8_tc", "merge_partials"),
+    "gather": ("gather_only",),
+    "copy": ("copy_only",),
+}
+TENSOR_CORE_SM = 80
+PROGRAMMATIC_SM = 90
+COLD_L2_SIZES = 2
+"""Distinct bytes read between two reads of one line, in sizes of the L2, for a launch to count as cold."""
+
+
+class CudaBackend:
+    """Device 0, its decode kernels and one non-blocking stream."""
+
+    def __init__(self) -> None:
+        cupy = load("cupy")
+        self.device = cuda_device()
+        self.stream: Any = cupy.cuda.Stream(non_blocking=True)
+        self._target = device_target(self.device.compute_capability or "")
+        self._hashes = {kernel: "+".join(map(module_hash, modules)) for kernel, modules in MODULES.items()}
+        self._failures: dict[str, CompileFailed] = {}
+        self._kernels = self._load_kernels()
+        tensor_core = self._kernels.get("decode_int8_tc")
+        resident = tensor_core.resident_ctas() if tensor_core is not None else 0
+        self.geometry: DecodeGeometry = CudaDecode(self.device.sm_count * resident)
+        self._launcher = DecodeLauncher(self._kernels, self.stream, programmatic=self._target.number >= PROGRAMMATIC_SM)
+
+    def kernel_hash(self, kernel: str) -> str:
+        """The hashes of the kernel's modules, joined."""
+        return self._hashes[kernel]
+
+    def device_kernels(self, kernel: str) -> tuple[str, ...]:
+        return DEVICE_KERNELS[kernel]
+
+    def bound(self, kernel: str, inputs: DecodeInputs, rows: NDArray[np.int64], out: F64) -> F64:
+        return (fp16_bound if kernel == "int8-tc" else fp32_bound)(inputs, rows, out)
+
+    def load(self, inputs: DecodeInputs, l2: str) -> "CudaDecodeBuffers":
+        copies = self._cold_copies(inputs) if l2 == "cold" else 1
+        return CudaDecodeBuffers(self, inputs, copies)
+
+    def calls(
+        self, variant: VariantPlan, inputs: DecodeInputs, copies: list[DeviceInputs], out: Device
+    ) -> list[list[KernelLaunch]]:
+        """The launches of one call, over each copy of the inputs.
+
+        Raises VariantRefused if the kernel cannot run here or does not take the shape, BadInput for data beyond it.
+        """
+        self._require(variant.kernel)
+        shape, build = inputs.shape, self._launcher
+        if variant.kernel == "gather":
+            return [[build.gather(shape, variant.split, copy)] for copy in copies]
+        if variant.kernel == "copy":
+            source = np.random.default_rng(0).bytes(max(_gathered_bytes(inputs) // 32, 1) * 16)
+            host = np.frombuffer(source, np.uint8)
+            return [[build.copy(upload(host), allocate(host.shape, np.uint8))] for _ in copies]
+        if variant.kernel == "int8-tc":
+            refuse_beyond_fp16(inputs)
+        workspace = Workspace.allocate(shape, variant.split)
+        return [build.launches(variant, shape, copy, workspace, out) for copy in copies]
+
+    def synchronize(self) -> None:
+        """Wait for the stream. CannotMeasure if a launch failed: the device's context cannot be used after that."""
+        runtime = load("cupy").cuda.runtime
+        try:
+            self.stream.synchronize()
+        except runtime.CUDARuntimeError as error:
+            raise CannotMeasure(f"a kernel failed on the device ({error}); compute-sanitizer can say where") from error
+
+    def close(self) -> None:
+        with suppress(CannotMeasure):
+            self.synchronize()
+
+    def _load_kernels(self) -> dict[str, Kernel]:
+        """Every kernel that compiles for this device; one that does not is refused when it is asked for."""
+        wanted = dict.fromkeys(chain.from_iterable(MODULES.values()))
+        if self._target.number < TENSOR_CORE_SM:
+            wanted = {name: None for name in wanted if name not in ("dsa/decode_int8_tc", "ceiling")}
+        kernels: dict[str, Kernel] = {}
+        for name, outcome in compile_each(list(wanted), self._target).items():
+            if isinstance(outcome, CompileFailed):
+                self._failures[name] = outcome
+                continue
+            module = load_module(outcome)
+            kernels.update({name: Kernel(module, name) for name in outcome.kernels})
+        return kernels
+
+    def _require(self, kernel: str) -> None:
+        for module in MODULES[kernel]:
+            if module in self._failures:
+                raise self._failures[module]
+        if any(name not in self._kernels for name in DEVICE_KERNELS[kernel]):
+            raise VariantRefused(
+                f"{kernel} needs a device of SM {TENSOR_CORE_SM / 10:.1f} or newer and this is SM "
+                f"{self.device.compute_capability}; `previous` remains"
+            )
+
+    def _cold_copies(self, inputs: DecodeInputs) -> int:
+        """Copies of the inputs whose gathered rows together are COLD_L2_SIZES times the L2."""
+        return ceil_div(COLD_L2_SIZES * (self.device.l2_bytes or 0), max(_distinct_bytes(inputs), 1))
+
+
+class CudaDecodeBuffers:
+    """One cell on the device: its inputs, `copies` times for cold launches, and one output."""
+
+    def __init__(self, backend: CudaBackend, inputs: DecodeInputs, copies: int) -> None:
+        self.copies = copies
+        self._backend = backend
+        self._inputs = inputs
+        self._out = allocate(inputs.query.shape, BF16)
+        self._device = [DeviceInputs.upload(inputs) for _ in range(copies)]
+
+    def launcher(self, variant: VariantPlan) -> Launch:
+        calls = self._backend.calls(variant, self._inputs, self._device, self._out)
+        return _rotating([[launch.enqueue for launch in call] for call in calls])
+
+    def fill_output(self, value: float) -> None:
+        pattern = int(np.array(value, np.float32).astype(BF16).view(np.uint16))
+        with self._backend.stream:
+            self._out.fill(pattern)
+        self._backend.synchronize()
+
+    def output(self) -> NDArray[np.generic]:
+        self._backend.synchronize()
+        return download_bf16(self._out)
+
+    def close(self) -> None:
+        self._device.clear()
+
+
+def _rotating(calls: list[list[Callable[[], None]]]) -> Launch:
+    """Call number i enqueues the launches over copy i of the inputs, round and round."""
+    if len(calls) == 1 and len(calls[0]) == 2:
+        first, second = calls[0]
+
+        def launch_pair(_: int) -> None:
+            first()
+            second()
+
+        return launch_pair
+
+    def launch(call: int) -> None:
+        for enqueue in calls[call % len(calls)]:
+            enqueue()
+
+    return launch
+
+
+def _gathered_bytes(inputs: DecodeInputs) -> int:
+    """K and V bytes that one call reads: every valid entry of every list, for every KV head."""
+    shape = inputs.shape
+    valid = (inputs.selected >= 0) & (inputs.selected < shape.context)
+    return int(valid.sum()) * shape.kv_heads * shape.head_size * 2
+
+
+def _distinct_bytes(inputs: DecodeInputs) -> int:
+    """K and V bytes of the union of the gathered rows."""
+    shape = inputs.shape
+    valid = (inputs.selected >= 0) & (inputs.selected < shape.context)
+    return np.unique(inputs.selected[valid]).size * shape.kv_heads * shape.head_size * 2

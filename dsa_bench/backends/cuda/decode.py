@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+"""Launches of the decode kernels over one cell: each checks shapes and limits, then builds what one call enqueues.
+
+The parameter lists and grids are the contracts at the head of kernels/**/*.cu.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch
+from dsa_bench.backends.cuda.memory import Device, allocate, upload
+from dsa_bench.model.errors import VariantRefused
+from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.plan import SplitPlan, VariantPlan
+from dsa_bench.model.shape import DecodeShape, ceil_div
+
+GRID_LIMIT_YZ = 65535
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceInputs:
+    """One copy of a cell's tensors on the device, shaped as DecodeInputs says."""
+
+    query: Device
+    key: Device
+    value: Device
+    key_scale: Device
+    value_scale: Device
+    selected: Device
+    scale: float
+
+    @classmethod
+    def upload(cls, inputs: DecodeInputs) -> "DeviceInputs":
+        return cls(
+            upload(inputs.query),
+            upload(inputs.key),
+            upload(inputs.value),
+            upload(inputs.key_scale),
+            upload(inputs.value_scale),
+            upload(inputs.selected),
+            inputs.scale,
+        )
+
+    @property
+    def pointers(self) -> tuple[Device, ...]:
+        """In the order of every attention kernel's parameters."""
+        return self.query, self.key, self.value, self.key_scale, self.value_scale, self.selected
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workspace:
+    """Every split's partial, FP32: acc [rows, query_heads, splits, head_size], m and l [rows, query_heads, splits]."""
+
+    acc: Device
+    m: Device
+    l: Device  # noqa: E741 - the maths
+
+    @classmethod
+    def allocate(cls, shape: DecodeShape, plan: SplitPlan) -> "Workspace":
+        partials = (shape.rows, shape.query_heads, plan.splits)
+        return cls(
+            allocate((*partials, shape.head_size), np.float32),
+            allocate(partials, np.float32),
+            allocate(partials, np.float32),
+        )
+
+
+class DecodeLauncher:
+    """Builds the launches of one call, on one stream, for the kernels that loaded."""
+
+    def __init__(self, kernels: Mapping[str, Kernel], stream: Any, *, programmatic: bool) -> None:
+        self._kernels = kernels
+        self._stream = stream
+        self._programmatic = programmatic
+
+    def launches(
+        self, variant: VariantPlan, shape: DecodeShape, inputs: DeviceInputs, workspace: Workspace, out: Device
+    ) -> list[KernelLaunch]:
+        """The kernels of one call in order. VariantRefused if the kernel does not take the shape."""
+        if variant.kernel == "previous":
+            attention = self._grouped(shape, variant.split, inputs, workspace)
+        else:
+            attention = self._int8_tc(shape, variant.split, inputs, workspace)
+        return [attention, self._merge(shape, variant.split, workspace, out)]
+
+    def gather(self, shape: DecodeShape, plan: SplitPlan, inputs: DeviceInputs) -> KernelLaunch:
+        """The gather-only ceiling over the cell's K and V bytes."""
+        kernel = self._kernels["gather_only"]
+        self._refuse_unless(kernel, shape.head_size == kernel.facts.constants["head_size"], "head size 256", shape)
+        arguments = (inputs.key, inputs.value, inputs.selected, np.int32(shape.context), np.int32(shape.candidates))
+        return KernelLaunch(kernel, self._grid(kernel, shape, shape.kv_heads, plan.splits), arguments, self._stream)
+
+    def copy(self, source: Device, target: Device) -> KernelLaunch:
+        """The copy ceiling: source to target, both a multiple of 16 bytes long."""
+        kernel = self._kernels["copy_only"]
+        vectors = source.nbytes // 16
+        grid = (ceil_div(vectors, kernel.facts.constants["tile"]), 1, 1)
+        return KernelLaunch(kernel, grid, (source, target, np.int64(vectors)), self._stream)
+
+    def _grouped(self, shape: DecodeShape, plan: SplitPlan, inputs: DeviceInputs, workspace: Workspace) -> KernelLaunch:
+        kernel = self._kernels["decode_grouped"]
+        limit = kernel.facts.constants["max_head_size"]
+        self._refuse_unless(kernel, shape.head_size <= limit, f"head sizes up to {limit}", shape)
+        parts = ceil_div(shape.group, kernel.facts.constants["heads_per_cta"])
+        sizes = (shape.context, shape.candidates, shape.group, shape.head_size)
+        grid = self._grid(kernel, shape, shape.kv_heads * parts, plan.splits)
+        return KernelLaunch(kernel, grid, self._attention_arguments(inputs, workspace, sizes), self._stream)
+
+    def _int8_tc(self, shape: DecodeShape, plan: SplitPlan, inputs: DeviceInputs, workspace: Workspace) -> KernelLaunch:
+        kernel = self._kernels["decode_int8_tc"]
+        group, head_size = kernel.facts.constants["max_group"], kernel.facts.constants["head_size"]
+        self._refuse_unless(kernel, shape.head_size == head_size, f"head size {head_size}", shape)
+        self._refuse_unless(kernel, shape.group <= group, f"up to {group} query heads per KV head", shape)
+        sizes = (shape.context, shape.candidates, shape.group)
+        grid = self._grid(kernel, shape, shape.kv_heads, plan.splits)
+        return KernelLaunch(kernel, grid, self._attention_arguments(inputs, workspace, sizes), self._stream)
+
+    def _merge(self, shape: DecodeShape, plan: SplitPlan, workspace: Workspace, out: Device) -> KernelLaunch:
+        kernel = self._kernels["merge_partials"]
+        grid = (shape.rows * shape.query_heads, ceil_div(shape.head_size, kernel.facts.constants["tile"]), 1)
+        arguments = (
+            workspace.acc, workspace.m, workspace.l, out, np.int32(plan.splits), np.int32(shape.head_size),
+        )  # fmt: skip
+        return KernelLaunch(kernel, grid, arguments, self._stream, dependent=self._programmatic)
+
+    @staticmethod
+    def _attention_arguments(inputs: DeviceInputs, workspace: Workspace, sizes: Sequence[int]) -> list[Any]:
+        partials = (workspace.acc, workspace.m, workspace.l)
+        return [*inputs.pointers, *partials, *map(np.int32, sizes), np.float32(inputs.scale)]
+
+    def _grid(self, kernel: Kernel, shape: DecodeShape, y: int, z: int) -> tuple[int, int, int]:
+        self._refuse_unless(kernel, max(y, z) <= GRID_LIMIT_YZ, f"up to {GRID_LIMIT_YZ} KV heads or splits", shape)
+        return shape.rows, y, z
+
+    @staticmethod
+    def _refuse_unless(kernel: Kernel, fits: bool, what: str, shape: DecodeShape) -> None:
+        if not fits:
+            raise VariantRefused(f"{kernel.name} takes {what}; {shape.key} is left to `previous`")

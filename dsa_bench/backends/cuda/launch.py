@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""Kernel launches whose configuration and argument table are built once: enqueueing one is a single driver call."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsa_bench.jit.load import LoadedModule
+from dsa_bench.jit.optional import load
+from dsa_bench.model.errors import CannotMeasure
+
+Argument = Any
+"""A NumPy scalar of the parameter's type, or a device array, passed as its pointer."""
+
+
+class Kernel:
+    """One kernel of a loaded module, its shared memory limit raised to what the module publishes."""
+
+    def __init__(self, module: LoadedModule, name: str) -> None:
+        self._driver = load("cuda.bindings.driver")
+        self._owner = module.function(name)  # keeps the module loaded
+        self.name = name
+        self.facts = module.compiled.kernels[name]
+        self.function = self._driver.CUfunction(self._owner.ptr)
+        limit = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self.check(self._driver.cuFuncSetAttribute(self.function, limit, self.facts.dynamic_smem_bytes))
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.facts.constants["threads"]
+
+    def resident_ctas(self) -> int:
+        """CTAs that one multiprocessor holds at once, as the driver counts."""
+        return self.check(
+            self._driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                self.function, self.threads, self.facts.dynamic_smem_bytes
+            )
+        )
+
+    def attribute(self, name: str) -> int:
+        """A CU_FUNC_ATTRIBUTE_* of the loaded function, such as PTX_VERSION."""
+        return self.check(
+            self._driver.cuFuncGetAttribute(
+                getattr(self._driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}"), self.function
+            )
+        )
+
+    def check(self, result: tuple[Any, ...]) -> Any:
+        """The value of a driver call. CannotMeasure naming the kernel and the driver's error."""
+        status, *values = result
+        if status != self._driver.CUresult.CUDA_SUCCESS:
+            raise CannotMeasure(f"{self.name}: {status.name}; see dsa-bench env")
+        return values[0] if values else None
+
+
+class KernelLaunch:
+    """A kernel with its grid and arguments on one stream. With `dependent`, it may start before the kernel ahead of it
+    ends (programmatic dependent launch); it must then wait for that kernel itself."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        arguments: Sequence[Argument],
+        stream: Any,
+        *,
+        dependent: bool = False,
+    ) -> None:
+        driver = load("cuda.bindings.driver")
+        self._kernel = kernel
+        self._arguments = list(arguments)  # keeps device memory alive
+        self._values = [_parameter(argument) for argument in arguments]
+        self._table = np.array([value.ctypes.data for value in self._values], np.uintp)
+        self._config = driver.CUlaunchConfig()
+        self._config.gridDimX, self._config.gridDimY, self._config.gridDimZ = grid
+        self._config.blockDimX, self._config.blockDimY, self._config.blockDimZ = kernel.threads, 1, 1
+        self._config.sharedMemBytes = kernel.facts.dynamic_smem_bytes
+        self._config.hStream = stream.ptr
+        if dependent:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            self._config.attrs = [attribute]
+            self._config.numAttrs = 1
+        self._launch = driver.cuLaunchKernelEx
+        self._address = int(self._table.ctypes.data)
+        self._success = driver.CUresult.CUDA_SUCCESS
+
+    def enqueue(self) -> None:
+        """Enqueue; allocates and waits for nothing."""
+        result = self._launch(self._config, self._kernel.function, self._address, 0)
+        if result[0] != self._success:
+            self._kernel.check(result)
+
+
+def _parameter(argument: Argument) -> NDArray[Any]:
+    """The parameter's value in host memory, where the driver reads it."""
+    return np.array(argument.data.ptr if hasattr(argument.data, "ptr") else argument)

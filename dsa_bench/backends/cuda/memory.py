@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: MIT
+"""Device memory: one exact allocation for each tensor, so that a read past its end is a fault and not a neighbour."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsa_bench.jit.optional import load
+from dsa_bench.model.errors import CannotMeasure
+from dsa_bench.model.inputs import BF16
+
+Device = Any
+"""A CuPy array. BF16 tensors are held as uint16, the type that CuPy has."""
+
+
+def allocate(shape: tuple[int, ...], dtype: Any) -> Device:
+    """An uninitialised device array of its own cudaMalloc. CannotMeasure if the memory is not there."""
+    cupy = load("cupy")
+    dtype = np.dtype(np.uint16) if dtype == BF16 else np.dtype(dtype)
+    size = max(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, 1)
+    try:
+        memory = cupy.cuda.Memory(size)
+    except (cupy.cuda.runtime.CUDARuntimeError, MemoryError) as error:
+        free, total = cupy.cuda.runtime.memGetInfo()
+        raise CannotMeasure(
+            f"{size / 2**20:.0f} MiB of GPU memory are not there ({free / 2**20:.0f} of {total / 2**20:.0f} MiB free); "
+            "free some, or ask for fewer rows, a shorter context or --l2 warm"
+        ) from error
+    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+def upload(host: NDArray[Any]) -> Device:
+    """A device copy of a host array."""
+    device = allocate(host.shape, host.dtype)
+    device.set(np.ascontiguousarray(host.view(np.uint16) if host.dtype == BF16 else host))
+    return device
+
+
+def download_bf16(device: Device) -> NDArray[np.generic]:
+    """A host copy of a BF16 tensor."""
+    return device.get().view(BF16)
