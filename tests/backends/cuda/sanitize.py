@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+"""Every kernel once at each of its edges, on exact allocations: a program for compute-sanitizer, not a test.
+
+`python tests/backends/cuda/sanitize.py [memcheck racecheck initcheck synccheck]` runs the tools over itself, prints one
+line for each and leaves with 1 if any of them reports an error. `--plain` runs the launches without a tool.
+"""
+
+import itertools
+import re
+import subprocess
+import sys
+
+import numpy as np
+
+from dsa_bench.backends.cuda.backend import CudaBackend
+from dsa_bench.bench.check import compare, run_poisoned
+from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.model.plan import SplitPlan, VariantPlan
+from dsa_bench.model.request import DataSpec
+from dsa_bench.model.shape import DecodeShape
+from dsa_bench.oracle.attention import reference
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+CANDIDATES = (1, 65, 509, 2112)
+HEADS = ((24, 256), (8, 256), (24, 40))
+
+
+def launch_everything() -> int:
+    """Decode with every kernel; the number of launches whose result was checked."""
+    backend = CudaBackend()
+    checked = 0
+    for candidates, (query_heads, head_size), invalid in itertools.product(CANDIDATES, HEADS, (0.0, 0.4, 1.0)):
+        shape = DecodeShape(2, candidates + 70, candidates, query_heads, 2, head_size)
+        inputs = decode_inputs(shape, DataSpec(seed=candidates, invalid_fraction=invalid))
+        oracle = reference(inputs)
+        buffers = backend.load(inputs, "warm")
+        for kernel, splits in itertools.product(("previous", "int8-tc"), {1, 3, shape.tiles}):
+            if kernel == "int8-tc" and head_size != 256:
+                continue
+            requested = (1,) if kernel == "int8-tc" else ()
+            plan = VariantPlan(kernel, requested, SplitPlan(shape.tiles, splits), shape.row_heads * splits)
+            out = run_poisoned(buffers.launcher(plan), buffers)
+            outcome = compare(out, oracle.out, backend.bound(kernel, inputs, oracle.rows, oracle.out), oracle.rows)
+            assert outcome.status == "ok", f"{shape.key}, {kernel}, {splits} splits: {outcome.reason}"
+            checked += 1
+        for kernel in ("gather", "copy") if head_size == 256 else ():
+            buffers.launcher(backend.geometry.plan(kernel, shape, None))(0)
+            backend.synchronize()
+        assert np.isfinite(oracle.out).all()
+    return checked
+
+
+def sanitize(tool: str) -> bool:
+    """Run one tool over this program; whether it found nothing."""
+    command = [
+        "compute-sanitizer",
+        "--tool",
+        tool,
+        "--report-api-errors",
+        "no",
+        "--print-limit",
+        "3",
+        sys.executable,
+        __file__,
+        "--plain",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", done.stdout)
+    launched = re.search(r"^\d+ launches checked$", done.stdout, re.MULTILINE)
+    clean = (
+        done.returncode == 0 and bool(launched and summary) and bool(re.search(r": 0 (errors|hazards)", summary[-1]))
+    )
+    said = f"{summary[-1] if summary else 'no summary'}, {launched[0] if launched else 'not finished'}"
+    print(f"{tool:<10} {'clean' if clean else 'NOT CLEAN'}: {said}", flush=True)
+    if not clean:
+        print(done.stdout[-4000:] + done.stderr[-2000:])
+    return clean
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--plain"]:
+        print(f"{launch_everything()} launches checked")
+    else:
+        results = [sanitize(tool) for tool in sys.argv[1:] or TOOLS]
+        sys.exit(not all(results))

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: MIT
+"""The commands in this process, on the CPU backend."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dsa_bench
+
+Command = Callable[..., Any]
+SMALL = ("decode", "--rows", "1", "--context", "128", "--candidates", "128", "--rounds", "2")
+CPU = (*SMALL, "--backend", "cpu")
+
+
+def test_auto_says_in_one_line_that_it_measures_the_cpu(command: Command) -> None:
+    """F1, NVIDIA/cudf#6602."""
+    outcome = command(*SMALL)
+    assert outcome.code == 0
+    said = outcome.err.splitlines()
+    assert said[0].startswith("dsa-bench: measuring the CPU backend: ")
+    assert said[1] == "dsa-bench: cell 1 of 1: rows 1, context 128, candidates 128"
+    assert not any("measuring" in line for line in said[1:])
+
+
+def test_a_run_prints_one_table_and_one_sentence(command: Command) -> None:
+    outcome = command(*CPU, "--tiles-per-split", "0", "1", "2")
+    lines = outcome.out.splitlines()
+    assert lines[0] == "rows 1, context 128, candidates 128, heads 24/2"
+    assert lines[1].split() == [
+        "kernel",
+        "tiles/split",
+        "eff.",
+        "splits",
+        "CTAs",
+        "time",
+        "speedup",
+        "interval",
+        "RMS",
+        "error",
+    ]
+    assert [line.split()[0] for line in lines[2:5]] == ["previous", "int8-tc", "int8-tc"]
+    assert lines[5].startswith("rounding floor ")
+    assert lines[6].startswith("Fastest: ")
+    assert len(lines) == 7
+
+
+def test_a_report_is_the_table_of_the_run(command: Command, tmp_path: Path) -> None:
+    record = tmp_path / "run[slug].jsonl"
+    measured = command(*CPU, "--record", str(record))
+    assert command("report", str(record)).out == measured.out
+    rows = json.loads(command("report", str(record), "--format", "json").out)["rows"]
+    assert {(row["timer"], row["l2"], row["status"]) for row in rows} == {("wall", "none", "ok")}
+
+
+def test_the_l2_mode_is_recorded_as_done(command: Command) -> None:
+    """B8, flashinfer-ai/flashinfer#5073: asked for cold, the CPU backend says that it has no such mode."""
+    outcome = command(*CPU, "--l2", "cold", "--format", "json")
+    assert {row["l2"] for row in json.loads(outcome.out)["rows"]} == {"none"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--invalid-fraction", "1"), ("--query-std", "0"), ("--value-scale-multiplier", "1e-300"),
+        ("--value-scale-multiplier", "1e37"), ("--context", "1", "--candidates", "1"), ("--selection", "blocks:999"),
+        ("--query-heads", "3", "--kv-heads", "3"), ("--selection", "overlap:0.5", "--rows", "3"),
+    ],
+)  # fmt: skip
+def test_unusual_data_is_still_right(command: Command, options: tuple[str, ...]) -> None:
+    outcome = command(*CPU, "--format", "json", *options)
+    assert outcome.code == 0, outcome.err
+    assert {row["status"] for row in json.loads(outcome.out)["rows"]} == {"ok"}
+
+
+def test_a_wrong_variant_is_a_row_and_exit_1(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tampered_backend: Any, tmp_path: Path
+) -> None:
+    """C7, KernelTuner/kernel_tuner#314: the other variant is measured; the wrong one has its reason and no time."""
+
+    def tamper(plan: Any, out: Any) -> None:
+        if plan.kernel == "int8-tc":
+            out[0, 3, 5] = 99
+
+    monkeypatch.setattr("dsa_bench.backends.cpu.backend.CpuBackend", lambda: tampered_backend(tamper))
+    record = tmp_path / "r.jsonl"
+    outcome = command(*CPU, "--format", "json", "--record", str(record))
+    assert outcome.code == 1
+    previous, wrong = json.loads(outcome.out)["rows"]
+    assert previous["time_us"] > 0
+    assert (wrong["status"], wrong["time_us"], wrong["speedup"]) == ("wrong_result", None, None)
+    assert "out[0, 3, 5] is 99" in wrong["reason"]
+    assert outcome.err.splitlines()[-1].startswith("dsa-bench: error: wrong result: int8-tc/splits=1")
+    assert command("report", str(record)).code == 0
+
+
+def test_the_wrong_variant_alone_is_a_row_too(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tampered_backend: Any
+) -> None:
+    def tamper(_: Any, out: Any) -> None:
+        out[:] = 0
+
+    monkeypatch.setattr("dsa_bench.backends.cpu.backend.CpuBackend", lambda: tampered_backend(tamper))
+    outcome = command(*CPU)
+    assert outcome.code == 1
+    assert outcome.out.count("wrong result") == 4
+    assert "Nothing was timed." in outcome.out
+
+
+def test_explain_goes_to_stderr(command: Command) -> None:
+    outcome = command(*CPU, "--explain", "--format", "json")
+    json.loads(outcome.out)
+    assert "rows 1, context 128, candidates 128: 2 tiles a row" in outcome.err
+    assert "int8-tc, automatic: " in outcome.err
+
+
+def test_env(command: Command) -> None:
+    facts = json.loads(command("env", "--format", "json").out)
+    assert facts["dsa-bench"].startswith(dsa_bench.__version__)
+    assert "workers" in facts["cpu"]
+    assert facts["gpu"]
+    text = command("env").out
+    assert all(line.startswith(name) for name, line in zip(facts, text.splitlines(), strict=True))
+
+
+def test_version_and_help(command: Command) -> None:
+    """F1, NVIDIA/cudf#6602."""
+    assert command("--version").out == f"dsa-bench {dsa_bench.__version__}\n"
+    assert command("--help").out == command().out
+    for argv in ((), ("--help",), ("decode", "--help"), ("report", "--help"), ("env", "--help")):
+        outcome = command(*argv)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert outcome.out.lstrip().startswith("Usage: dsa-bench")

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: MIT
+"""A run from request to record, on the CPU backend with fake timers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsa_bench.backends.cpu.backend import CpuBackend
+from dsa_bench.model.errors import BadInput
+from dsa_bench.model.plan import VariantPlan
+from dsa_bench.model.record import Visit
+from dsa_bench.model.request import DataSpec, DecodeRequest, Policy
+from dsa_bench.model.run import complete_rounds, read_run
+from dsa_bench.model.shape import DecodeShape
+from dsa_bench.report.decode import decode_tables
+from dsa_bench.sweep.decode import Bench, run_decode
+
+ROWS_1 = DecodeShape(rows=1, context=200, candidates=130)
+ROWS_8 = DecodeShape(rows=8, context=200, candidates=130)
+
+
+def request(*shapes: DecodeShape, rounds: int | None = 2, **options: Any) -> DecodeRequest:
+    policy = Policy(rounds, options.pop("budget_s", None))
+    return DecodeRequest(shapes, tiles_per_split=options.pop("tiles_per_split", (1,)), policy=policy, **options)
+
+
+class Listener:
+    """Counts what it is told; may press Ctrl-C after so many visits."""
+
+    def __init__(self, interrupt_after: int | None = None) -> None:
+        self.cells: list[tuple[str, int, int]] = []
+        self.planned: list[int | None] = []
+        self.visits = 0
+        self._interrupt_after = interrupt_after
+
+    def begin_cell(self, cell: str, number: int, cells: int) -> None:
+        self.cells.append((cell, number, cells))
+
+    def begin_rounds(self, visits: int | None) -> None:
+        self.planned.append(visits)
+
+    def visited(self) -> None:
+        self.visits += 1
+        if self.visits == self._interrupt_after:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def bench(fake_timer: Any) -> Any:
+    backend = CpuBackend()
+    yield Bench(backend, fake_timer(lambda name, *_: 10.0 if name == "previous" else 5.0), "none")
+    backend.close()
+
+
+def places(visits: list[Visit]) -> list[tuple[str, int, int]]:
+    return [(visit.cell, visit.round, visit.place) for visit in visits]
+
+
+def test_a_run_holds_checks_and_visits_of_each_cell(bench: Bench) -> None:
+    """E7, rapidsai/asvdb#10: after a sweep of rows 1 and 8, the first record says rows 1."""
+    listener = Listener()
+    run = run_decode(request(ROWS_1, ROWS_8, tiles_per_split=(0, 1, 2)), bench, listener, argv=["decode"])
+    assert [check.cell for check in run.checks if check.kernel == "previous"] == [ROWS_1.key, ROWS_8.key]
+    assert {check.status for check in run.checks} == {"ok"}
+    assert all(0 < (check.rms_error or 0) < 4e-3 and check.rounding_floor for check in run.checks)
+    assert {(visit.timer, visit.l2, visit.status) for visit in run.visits} == {("wall", "none", "ok")}
+    assert [visit.cell for visit in run.visits] == sorted(
+        (visit.cell for visit in run.visits), key=[ROWS_1.key, ROWS_8.key].index
+    )
+    assert len(list(complete_rounds(run))) == 4
+    assert listener.cells == [(ROWS_1.key, 0, 2), (ROWS_8.key, 1, 2)]
+    assert listener.planned == [len([v for v in run.visits if v.cell == key]) for key in (ROWS_1.key, ROWS_8.key)]
+    assert run.header.seed == 0
+    assert run.header.argv == ("decode",)
+    assert run.header.device["backend"] == "cpu"
+    assert run.header.plan["shapes"][1]["rows"] == 8
+
+
+def test_the_control_is_the_automatic_rule_else_previous(bench: Bench) -> None:
+    for options, control in (
+        ({"tiles_per_split": (1, 0)}, None),
+        ({"tiles_per_split": (1,)}, "previous"),
+        ({"tiles_per_split": (2,), "kernels": ("int8-tc",)}, "int8-tc/splits=2"),
+    ):
+        run = run_decode(request(ROWS_1, **options), bench, Listener())
+        automatic = next((check.variant for check in run.checks if 0 in check.requested), None)
+        assert {visit.variant for visit in run.visits if visit.control} == {control or automatic}
+
+
+def test_a_record_is_the_run(bench: Bench, tmp_path: Path) -> None:
+    run = run_decode(request(ROWS_1), bench, Listener(), record=tmp_path / "r.jsonl")
+    read = read_run(tmp_path / "r.jsonl")
+    assert (read.header, read.checks, read.visits) == (run.header, run.checks, run.visits)
+
+
+@pytest.mark.parametrize("interrupt_after", [1, 6, 7, 11])
+def test_an_interrupted_run_is_finished_by_a_second_one(bench: Bench, tmp_path: Path, interrupt_after: int) -> None:
+    """C10, ROCm/aiter#5263: every finished visit is kept; --resume measures only what is missing."""
+    record, asked = tmp_path / "r.jsonl", request(ROWS_1, ROWS_8)
+    with pytest.raises(KeyboardInterrupt):
+        run_decode(asked, bench, Listener(interrupt_after), record=record)
+    kept = read_run(record).visits
+    assert len(kept) == interrupt_after
+    with pytest.raises(BadInput, match="exists; add --resume"):
+        run_decode(asked, bench, Listener(), record=record)
+
+    listener = Listener()
+    run = run_decode(asked, bench, listener, record=record, resume=True)
+    assert run.visits[:interrupt_after] == kept
+    assert len(list(complete_rounds(run))) == 4
+    assert listener.visits == 12 - 3 * (interrupt_after // 3)
+    assert read_run(record).visits == run.visits
+    once = run_decode(asked, bench, Listener())
+    assert decode_tables(run) == decode_tables(once)
+
+    again = Listener()
+    assert run_decode(asked, bench, again, record=record, resume=True).visits == run.visits
+    assert again.visits == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tiles_per_split": (2,)}, r"plan: tiles_per_split was \[1\], now \[2\]"),
+        ({"data": DataSpec(seed=1)}, "plan: data.seed was 0, now 1"),
+        ({"rounds": 4}, "plan: policy.rounds was 2, now 4"),
+    ],
+)
+def test_another_plan_does_not_go_on(bench: Bench, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    record = tmp_path / "r.jsonl"
+    run_decode(request(ROWS_1), bench, Listener(), record=record)
+    before = record.read_bytes()
+    with pytest.raises(BadInput, match=said):
+        run_decode(request(ROWS_1, **change), bench, Listener(), record=record, resume=True)
+    assert record.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"backend":"cpu"', '"backend":"gpu"', "device: backend was 'gpu', now 'cpu'"),
+        ('"kernel_hashes":{"previous":"', '"kernel_hashes":{"previous":"x', "kernel_hashes: previous was 'x"),
+        ('"data_hash":"', '"data_hash":"x', "the inputs of op=decode,rows=1,.* differ from the record's"),
+        ('"kind":"header"', '"kind":"heading"', "1: has kind 'heading'"),
+        ('"schema_version":1', '"schema_version":2', "1: has schema_version 2"),
+    ],
+)
+def test_a_changed_record_does_not_go_on(bench: Bench, tmp_path: Path, old: str, new: str, said: str) -> None:
+    record = tmp_path / "r.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        run_decode(request(ROWS_1), bench, Listener(4), record=record)
+    assert old in record.read_text()
+    record.write_text(record.read_text().replace(old, new))
+    changed = record.read_bytes()
+    with pytest.raises(BadInput, match=said):
+        run_decode(request(ROWS_1), bench, Listener(), record=record, resume=True)
+    assert record.read_bytes() == changed
+
+
+def spoil(kernel: str) -> Callable[[VariantPlan, Any], None]:
+    def tamper(plan: VariantPlan, out: Any) -> None:
+        if plan.kernel == kernel:
+            out[0, 0, 0] += 1
+
+    return tamper
+
+
+def test_a_wrong_variant_is_a_row_and_never_a_time(fake_timer: Any, tampered_backend: Any) -> None:
+    """C7, KernelTuner/kernel_tuner#314."""
+    backend = tampered_backend(spoil("int8-tc"))
+    timer = fake_timer(lambda name, *_: 10.0 if name == "previous" else 5.0)
+    run = run_decode(request(ROWS_1), Bench(backend, timer, "none"), Listener())
+    backend.close()
+    assert [(check.kernel, check.status) for check in run.checks] == [("previous", "ok"), ("int8-tc", "wrong_result")]
+    assert "out[0, 0, 0] is " in (run.checks[1].reason or "")
+    assert {visit.variant for visit in run.visits} == {"previous"}
+    assert {name for name, _ in timer.calls} == {"previous"}
+    (table,) = decode_tables(run)
+    assert (table.rows[1].status, table.rows[1].time_us) == ("wrong_result", None)
+    assert table.fastest is table.rows[0]
+
+
+def test_nothing_right_is_nothing_timed(fake_timer: Any, tampered_backend: Any) -> None:
+    def tamper(_: VariantPlan, out: Any) -> None:
+        out[:] = 0
+
+    backend = tampered_backend(tamper)
+    timer = fake_timer(lambda *_: 1.0)
+    run = run_decode(request(ROWS_1), Bench(backend, timer, "none"), Listener())
+    backend.close()
+    assert {check.status for check in run.checks} == {"wrong_result"}
+    assert run.visits == []
+    assert timer.calls == []
+
+
+def test_rows_between_the_oracles_are_compared_with_previous(fake_timer: Any, tampered_backend: Any) -> None:
+    """With 100 rows the oracle looks at 64; the row after the first checked pair is seen through `previous`."""
+    shape = DecodeShape(rows=100, context=128, candidates=64, query_heads=2, kv_heads=1, head_size=16)
+    unseen = next(row for row in range(100) if row not in np.linspace(0, 99, 64).round())
+
+    def tamper(plan: VariantPlan, out: Any) -> None:
+        if plan.kernel == "int8-tc":
+            out[unseen, 1, 3] += 1
+
+    backend = tampered_backend(tamper)
+    run = run_decode(request(shape), Bench(backend, fake_timer(lambda *_: 1.0), "none"), Listener())
+    backend.close()
+    assert run.checks[1].status == "wrong_result"
+    assert f"out[{unseen}, 1, 3] is " in (run.checks[1].reason or "")
+    assert "`previous`" in (run.checks[1].reason or "")
+
+
+def test_a_timer_without_resolution_is_no_result(fake_timer: Any) -> None:
+    """B1, triton-lang/triton#8948: no time, no speedup, in the run and in its table."""
+    backend = CpuBackend()
+    run = run_decode(request(ROWS_1), Bench(backend, fake_timer(lambda *_: 0.0), "none"), Listener())
+    backend.close()
+    assert {visit.status for visit in run.visits} == {"below_resolution"}
+    (table,) = decode_tables(run)
+    assert {(row.status, row.time_us, row.speedup) for row in table.rows} == {("below_resolution", None, None)}
+    assert table.fastest is None
+    assert table.noise is None
+
+
+def test_a_budget_is_shared_by_the_cells(bench: Bench) -> None:
+    """The fake timer takes no real time, so each cell's share ends by the clock."""
+    listener = Listener()
+    run = run_decode(request(ROWS_1, ROWS_8, rounds=None, budget_s=0.4), bench, listener)
+    assert listener.planned == [None, None]
+    for key in (ROWS_1.key, ROWS_8.key):
+        taken = {visit.round for visit in run.visits if visit.cell == key}
+        assert len(taken) >= 2
+        assert len(taken) % 2 == 0
+
+
+def test_an_unreachable_record_measures_nothing(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    listener = Listener()
+    with pytest.raises(BadInput, match=r"--record .*file/r.jsonl: cannot be written"):
+        run_decode(request(ROWS_1), bench, listener, record=tmp_path / "file" / "r.jsonl")
+    assert listener.cells == []
