@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dsa_bench.bench.variant import Checked
 from dsa_bench.model.errors import BadInput
 from dsa_bench.oracle.attention import relative_rms
+from dsa_bench.oracle.tolerance import SMALLEST_BF16
 
 POISON = 2.0**127 * (2 - 2.0**-7)
 """The largest finite BF16. An output that could reach it is refused before anything runs."""
@@ -27,6 +28,15 @@ def refuse_reachable_poison(largest_output: float) -> None:
         raise BadInput(
             f"value scales: an output could reach {largest_output:.3g}, beyond BF16's largest number {POISON:.3g}; "
             "lower --value-scale-multiplier"
+        )
+
+
+def refuse_blind_bound(bound: NDArray[np.float64], largest_output: float) -> None:
+    """Raises BadInput if the bound is so wide that any output would pass."""
+    if bound.size and not bound.max() <= largest_output + SMALLEST_BF16:
+        raise BadInput(
+            f"key scales: logits are so large that rounding could move an output by {bound.max():.3g}, where none is "
+            f"larger than {largest_output:.3g}; lower --key-scale-multiplier or --query-std"
         )
 
 

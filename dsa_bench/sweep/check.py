@@ -5,12 +5,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.backends.base import Backend, DecodeBuffers, Launch
-from dsa_bench.bench.check import compare, run_poisoned
+from dsa_bench.bench.check import compare, refuse_blind_bound, run_poisoned
 from dsa_bench.bench.variant import Checked
 from dsa_bench.model.inputs import DecodeInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import CEILINGS
 from dsa_bench.oracle.attention import Reference
+from dsa_bench.oracle.tolerance import CODE_MAX
 
 
 class Checker:
@@ -29,8 +30,11 @@ class Checker:
             self._backend.synchronize()
             return Checked("ok")
         rows, expected = self._oracle.rows, self._oracle.out
+        with np.errstate(over="ignore"):  # an infinite bound is refused
+            bound = self._backend.bound(plan.kernel, self._inputs, rows, expected)
+        refuse_blind_bound(bound, CODE_MAX * float(np.abs(self._inputs.value_scale).max()))
         out = run_poisoned(launch, self._buffers)
-        outcome = compare(out, expected, self._backend.bound(plan.kernel, self._inputs, rows, expected), rows)
+        outcome = compare(out, expected, bound, rows)
         if plan.kernel == "previous" and outcome.status == "ok":
             self._previous = out
         elif outcome.status == "ok" and self._previous is not None and len(rows) < self._inputs.shape.rows:

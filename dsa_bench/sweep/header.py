@@ -54,10 +54,12 @@ def source_revision() -> tuple[str | None, bool | None]:
 
     A tree that was copied without its history can say what it is: DSA_BENCH_COMMIT=<commit>, or <commit>-dirty.
     """
+    said = os.environ.get("DSA_BENCH_COMMIT")
+    if said:
+        return said.removesuffix("-dirty"), said.endswith("-dirty")
     tree = Path(dsa_bench.__file__).resolve().parent.parent
     if not (tree / ".git").exists():
-        said = os.environ.get("DSA_BENCH_COMMIT")
-        return (said.removesuffix("-dirty"), said.endswith("-dirty")) if said else (None, None)
+        return None, None
     try:
         commit = _git(tree, "rev-parse", "HEAD")
         return commit, bool(_git(tree, "status", "--porcelain", "--untracked-files=no"))

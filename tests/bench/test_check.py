@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from dsa_bench.bench.check import POISON, compare, refuse_reachable_poison, run_poisoned
+from dsa_bench.bench.check import POISON, compare, refuse_blind_bound, refuse_reachable_poison, run_poisoned
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.inputs import BF16
 
@@ -49,6 +49,14 @@ def test_the_poison_is_finite_and_out_of_reach() -> None:
     for largest in (POISON, np.inf, np.nan):
         with pytest.raises(BadInput, match="--value-scale-multiplier"):
             refuse_reachable_poison(largest)
+
+
+def test_a_bound_that_lets_everything_pass_is_refused() -> None:
+    refuse_blind_bound(np.array([0.5, 1.0]), 1.0)
+    refuse_blind_bound(np.array([2.0**-133]), 0.0)
+    for bound in (1.1, np.inf, np.nan):
+        with pytest.raises(BadInput, match="lower --key-scale-multiplier or --query-std"):
+            refuse_blind_bound(np.array([0.5, bound]), 1.0)
 
 
 class Buffer:

@@ -75,6 +75,15 @@ def test_unusual_data_is_still_right(command: Command, options: tuple[str, ...])
     assert {row["status"] for row in json.loads(outcome.out)["rows"]} == {"ok"}
 
 
+@pytest.mark.parametrize("options", [("--key-scale-multiplier", "1e4"), ("--query-std", "1e30")])
+def test_logits_beyond_any_check_are_refused(command: Command, options: tuple[str, ...]) -> None:
+    """Zeros would pass for the answer: FP32 overflows, and so does the bound."""
+    outcome = command(*CPU, *options)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert [line.partition(": ")[2].partition(":")[0] for line in outcome.err.splitlines()] == ["cell 1 of 1", "error"]
+    assert "lower --key-scale-multiplier or --query-std" in outcome.err
+
+
 def test_a_wrong_variant_is_a_row_and_exit_1(
     command: Command, monkeypatch: pytest.MonkeyPatch, tampered_backend: Any, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,7 @@ def interrupted(argv: list[str], environment: dict[str, str], record: Path) -> t
     )  # fmt: skip
     try:
         while child.poll() is None and not (record.exists() and record.read_text().count('"visit"') >= 4):
-            pass
+            time.sleep(0.02)
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=30)
     finally:

@@ -241,6 +241,9 @@ def test_data_is_never_markup(maker: Any, kernel: str) -> None:
         assert kernel in output
     for output in (text(run), text(run, color=True), to_json(decode_tables(run))):
         assert reason in output
+    timed = type(maker)().header().check(kernel).rounds({kernel: [5.0] * 8, "control": [5.0] * 8}, kernel).run()
+    for output in (text(timed), to_markdown(decode_tables(timed))):
+        assert f"Only {kernel} was timed: 5.00 us." in output
 
 
 @pytest.mark.parametrize(

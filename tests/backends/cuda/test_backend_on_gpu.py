@@ -44,6 +44,30 @@ def test_cupti_and_events_agree_on_a_stream_that_is_not_the_default(backend: Any
         assert np.median(by_cupti) == pytest.approx(np.median(by_events), rel=0.1)
 
 
+def test_kernel_records_are_read_where_cupti_says_they_lie(backend: Any) -> None:
+    """The quick reading of a record's memory and the slow one of its attributes agree."""
+    profiler = pytest.importorskip("dsa_bench.bench.profilers").CuptiPython()
+    measured = variant(backend, backend.load(decode_inputs(SHAPE, DataSpec()), "warm"), "int8-tc")
+    assert profiler._layout is not None
+    attributes: list[tuple[str, int, int]] = []
+    collect = profiler._collect
+
+    def collect_both(records: list[Any]) -> None:
+        attributes.extend((str(record.name), record.start, record.end) for record in records)
+        collect(records)
+
+    profiler._cupti.activity_register_callbacks(lambda: (8 << 20, 0), collect_both)
+
+    def work() -> None:
+        for call in range(20):
+            measured.launch(call)
+        backend.synchronize()
+
+    recorded = [(one.name, one.start_ns, one.end_ns) for one in profiler.record(work)]
+    assert len(recorded) == 40
+    assert recorded == attributes
+
+
 def test_cold_rotates_enough_copies_and_is_slower_than_warm(backend: Any) -> None:
     inputs = decode_inputs(SHAPE, DataSpec())
     warm, cold = backend.load(inputs, "warm"), backend.load(inputs, "cold")
