@@ -113,22 +113,28 @@ def take_rounds(
             return
         if index in done:
             continue
-        attempt = attempts.get(index, 0)
-        while True:
+        lowest_mhz = math.inf
+        for attempt in itertools.count(attempts.get(index, 0)):
+            if repeats > MAX_REPEATS:
+                yield _untrusted(slots[0], index, attempt)
+                raise CannotMeasure(
+                    f"the SM clock fell below {CLOCK_FLOOR:.0%} of the cell's median in more than {MAX_REPEATS} rounds "
+                    f"(last {lowest_mhz:.0f} MHz) and the run is untrusted; let the device cool, then --resume"
+                )
             lowest_mhz = math.inf
             for sample in _visit_round(slots, index, attempt, timer, clocks):
                 lowest_mhz = min(lowest_mhz, sample.clocks.get("sm_mhz", math.inf))
                 yield sample
-            if lowest_mhz == math.inf or not clock_mhz or lowest_mhz >= CLOCK_FLOOR * statistics.median(clock_mhz):
+            if not clock_mhz or lowest_mhz >= CLOCK_FLOOR * statistics.median(clock_mhz):
+                clock_mhz.append(lowest_mhz)
                 break
             repeats += 1
-            if repeats > MAX_REPEATS:
-                raise CannotMeasure(
-                    f"the SM clock fell below {CLOCK_FLOOR:.0%} of the cell's median in more than {MAX_REPEATS} rounds "
-                    f"(last {lowest_mhz:.0f} MHz), so the run is untrusted; let the device cool, then measure again"
-                )
-            attempt += 1
-        clock_mhz.append(lowest_mhz)
+
+
+def _untrusted(slot: Slot, index: int, attempt: int) -> Sample:
+    """Marks a round whose attempts were all taken at a low clock: its last attempt is this one, and not complete."""
+    reason = "every attempt was taken at a low SM clock"
+    return Sample(slot.variant.name, slot.control, index, attempt, 0, slot.launches, None, "untrusted", reason)
 
 
 def _visit_round(

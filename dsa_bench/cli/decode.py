@@ -84,8 +84,6 @@ def _measure(request: DecodeRequest, backend_name: str, record: Path | None, res
     backend, said = open_backend(backend_name)
     try:
         timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
-        for line in filter(None, (said, said_of_timer)):
-            note(line)
         if explain:
             for shape in request.shapes:
                 lines_to_user(explain_cell(backend.geometry, shape, request.kernels, request.tiles_per_split))
@@ -93,7 +91,7 @@ def _measure(request: DecodeRequest, backend_name: str, record: Path | None, res
         if request.ceiling and not on_gpu:
             raise CannotMeasure("--ceiling: measures GPU kernels, and no GPU is used here; leave it out")
         l2, clocks = (request.policy.l2, open_clocks()) if on_gpu else ("none", None)
-        with RunProgress() as progress:
+        with RunProgress([line for line in (said, said_of_timer) if line]) as progress:
             return run_decode(
                 request, Bench(backend, timer, l2, clocks), progress, argv=sys.argv[1:], record=record, resume=resume
             )

@@ -7,8 +7,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-VALUE = re.compile(r"[^-]|-\d|-$", re.ASCII)
-"""A token that is a value and not an option: no dash first, or a dash and a digit (a bad value, reported as one)."""
+VALUE = re.compile(r"(?!-)|-[\d.]|-$", re.ASCII)
+"""A token that is a value and not an option: no dash first, or a dash and a number (a bad value, reported as one)."""
 
 
 class ListCommand(TyperCommand):

@@ -36,7 +36,8 @@ def dsa_bench(
 ) -> None:
     """Measure, tune and dispatch INT8-KV sparse attention on NVIDIA GPUs.
 
-    Every option can also be set as DSA_BENCH_<NAME>, and lists as --rows 1 8, --rows 1,8 or --rows 1 --rows 8.
+    An option that takes a value can also be set as DSA_BENCH_<NAME>; --rows 1 8, --rows 1,8 and --rows 1 --rows 8 are
+    the same.
     """
 
 

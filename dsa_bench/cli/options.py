@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Options that more than one command takes, each declared once. Every one can come from DSA_BENCH_<NAME>."""
+"""Options that more than one command takes, each declared once. Those with a value can come from DSA_BENCH_<NAME>."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dsa_bench.cli.values import flatten, integer_list, name_list, one_integer, one_number, one_of
+from dsa_bench.cli.values import file_name, flatten, integer_list, name_list, one_integer, one_number, one_of
 from dsa_bench.model.request import BACKENDS, DECODE_KERNELS, L2_MODES, TIMERS
 from dsa_bench.report.formats import FORMATS
 
@@ -69,14 +69,7 @@ InvalidFraction = Annotated[
 Selection = Annotated[str, _option("--selection", str, "sorted, random, blocks:N or overlap:F (docs/data.md).", "KIND")]
 Format = Annotated[str, _option("--format", one_of(FORMATS), "Of the result on stdout.", "|".join(FORMATS))]
 Record = Annotated[
-    Path | None,
-    typer.Option(
-        "--record",
-        help="Append every visit to this new file (JSON Lines).",
-        metavar="FILE",
-        envvar="DSA_BENCH_RECORD",
-        show_envvar=False,
-    ),
+    Path | None, _option("--record", file_name, "Append every visit to this new file (JSON Lines).", "FILE")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the file that --record names.")]
 Plan = Annotated[bool, typer.Option("--plan", help="Print what would be measured, as JSON, and measure nothing.")]

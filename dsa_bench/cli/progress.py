@@ -11,9 +11,13 @@ from dsa_bench.cli.console import note
 
 
 class RunProgress:
-    """Follows cells and visits. A context manager, so that an interrupt leaves the terminal as it was."""
+    """Follows cells and visits. A context manager, so that an interrupt leaves the terminal as it was.
 
-    def __init__(self) -> None:
+    announcements  said before the first cell, so that a request that never gets there ends in its one line of error
+    """
+
+    def __init__(self, announcements: list[str]) -> None:
+        self._announcements = announcements
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -29,6 +33,8 @@ class RunProgress:
     def begin_cell(self, cell: str, number: int, cells: int) -> None:
         parts = dict(part.split("=", 1) for part in cell.split(","))
         label = f"rows {parts['rows']}, context {parts['context']}, candidates {parts['candidates']}"
+        while self._announcements:
+            note(self._announcements.pop(0))
         if not self._live:
             note(f"cell {number + 1} of {cells}: {label}")
         self._bar.update(self._task, description=label, completed=number, total=cells)

@@ -5,6 +5,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import typer
@@ -52,6 +53,13 @@ def number(text: str, low: float, high: float, *, open_low: bool = False) -> flo
 
 def one_number(low: float, high: float = math.inf, *, open_low: bool = False) -> Callable[[str], float]:
     return lambda text: number(str(text), low, high, open_low=open_low)
+
+
+def file_name(text: str) -> Path:
+    """A path; the empty text is none."""
+    if not str(text):
+        raise typer.BadParameter("needs the name of a file")
+    return Path(text)
 
 
 def one_of(choices: tuple[str, ...]) -> Callable[[str], str]:

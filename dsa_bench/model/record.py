@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 SCHEMA = "dsa-bench/record"
 SCHEMA_VERSION = 1
 
-Status = Literal["ok", "compile_failed", "launch_refused", "wrong_result", "below_resolution", "no_events"]
+Status = Literal["ok", "compile_failed", "launch_refused", "wrong_result", "below_resolution", "no_events", "untrusted"]
 
 
 @dataclass(frozen=True, slots=True)

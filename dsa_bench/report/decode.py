@@ -72,14 +72,21 @@ class CellTable:
 
 
 def decode_tables(run: Run) -> list[CellTable]:
-    """One table for each cell of the run that has a check, in numeric order of the shape."""
+    """One table for each cell of the run that has a check, in numeric order of the shape.
+
+    Visits of different timers or L2 modes are never compared: a cell that has them gets a table for each.
+    """
     checks: dict[str, dict[str, Check]] = {}
     for check in run.checks:
         checks.setdefault(check.cell, {})[check.variant] = check
-    rounds: dict[str, list[list[Visit]]] = {}
+    rounds: dict[str, dict[tuple[str, str], list[list[Visit]]]] = {}
     for cell, _, visits in complete_rounds(run):
-        rounds.setdefault(cell, []).append(visits)
-    return [_cell_table(cell, list(checks[cell].values()), rounds.get(cell, [])) for cell in sorted(checks, key=_order)]
+        rounds.setdefault(cell, {}).setdefault((visits[0].timer, visits[0].l2), []).append(visits)
+    return [
+        _cell_table(cell, list(checks[cell].values()), of_mode)
+        for cell in sorted(checks, key=_order)
+        for _, of_mode in sorted(rounds.get(cell, {("", ""): []}).items())
+    ]
 
 
 def cell_shape(cell: str) -> dict[str, str]:

@@ -86,7 +86,7 @@ def to_markdown(tables: list[CellTable]) -> str:
             cells = [table.shape["rows"], table.shape["context"], *_cells(row, _shows_share(tables))]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     lines.append("")
-    lines += [f"- {table.label}: {_floors(table)}. {conclusion(table)}" for table in tables]
+    lines += [printable(f"- {table.label}: {_floors(table)}. {conclusion(table)}") for table in tables]
     return "\n".join(lines)
 
 
@@ -97,7 +97,7 @@ def _shows_share(tables: list[CellTable]) -> bool:
 def _columns(tables: list[CellTable]) -> list[str]:
     """Headings of the cells that `_cells` gives; a share of the gather ceiling only where one was measured."""
     share = ["gather"] if _shows_share(tables) else []
-    return ["kernel", "tiles/split", "eff.", "splits", "CTAs", "time", "speedup", "interval", *share, "RMS error"]
+    return ["kernel", "tiles/split", "eff.", "splits", "CTAs", "time", "speedup", "interval", *share, "RMS err"]
 
 
 def _cells(row: VariantRow, with_share: bool) -> list[str]:
@@ -110,7 +110,12 @@ def _cells(row: VariantRow, with_share: bool) -> list[str]:
     share = ["-" if row.gather_share is None else f"{row.gather_share:.0%}"] if with_share else []
     rms = "-" if check.rms_error is None else f"{check.rms_error:.2e}".replace("e-0", "e-")
     geometry = (asked, str(check.tiles_per_split), str(check.splits), str(check.ctas))
-    return [check.kernel, *geometry, time, speedup, interval, *share, rms]
+    return [printable(check.kernel), *geometry, time, speedup, interval, *share, rms]
+
+
+def printable(text: str) -> str:
+    """Text from a record with its control characters escaped, so that none reaches a terminal."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def time_text(time_us: float) -> str:
@@ -120,14 +125,21 @@ def time_text(time_us: float) -> str:
     )
 
 
+def _deviation(ratio: float) -> str:
+    """How far a ratio is from 1, in percent; never a negative zero."""
+    return f"{round(100 * (ratio - 1), 2) + 0.0:+.2f}%"
+
+
 def _floors(table: CellTable) -> str:
     parts: list[str] = []
     if table.rounding_floor is not None:
         parts.append(f"rounding floor {table.rounding_floor:.2e}".replace("e-0", "e-"))
     if table.noise is not None:
         ratio = table.noise.ratio
-        interval = "" if ratio.interval is None else " [{:+.1%}, {:+.1%}]".format(*(end - 1 for end in ratio.interval))
-        parts.append(f"noise floor {ratio.centre - 1:+.1%}{interval}" + ("" if table.noise.trusted else " UNTRUSTED"))
+        interval = "" if ratio.interval is None else " [{}, {}]".format(*map(_deviation, ratio.interval))
+        parts.append(
+            f"noise floor {_deviation(ratio.centre)}{interval}" + ("" if table.noise.trusted else " UNTRUSTED")
+        )
     parts.append(f"{table.rounds} rounds" + (f", {table.timer}, L2 {table.l2}" if table.timer else ""))
     return ", ".join(parts)
 
@@ -161,8 +173,11 @@ def to_text(tables: list[CellTable], *, color: bool, width: int | None) -> str:
         console.print(grid)
         for row in table.rows:
             if row.reason is not None:
-                console.print(Text(f"{row.check.variant}: {row.status.replace('_', ' ')}: {row.reason}", style="red"))
+                console.print(
+                    Text(printable(f"{row.check.variant}: {row.status.replace('_', ' ')}: {row.reason}"), style="red")
+                )
         for sentence in (_floors(table), conclusion(table)):
+            sentence = printable(sentence)
             console.print(Text(sentence if width is None else textwrap.fill(sentence, width)))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 

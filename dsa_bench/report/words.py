@@ -19,15 +19,17 @@ def conclusion(table: CellTable) -> str:
     fastest = table.fastest
     if fastest is None:
         return "Nothing was timed."
-    if fastest.speedup is None:
-        others = [row for row in table.rows if row.speedup is not None]
-        if not others:
-            return f"Only {setting(fastest)} was timed: {fastest.time_us:.2f} us."
-        second = min(others, key=lambda row: row.time_us or 0.0)
-        assert second.speedup is not None
-        return _sentence(fastest, _inverse(second.speedup), setting(second), table)
     reference = next(row for row in table.rows if row.check.variant == table.reference)
-    return _sentence(fastest, fastest.speedup, setting(reference), table)
+    if fastest is not reference:
+        if fastest.speedup is None:
+            return f"Fastest: {setting(fastest)}, {fastest.time_us:.2f} us, in no round with {setting(reference)}."
+        return _sentence(fastest, fastest.speedup, setting(reference), table)
+    compared = [row for row in table.rows if row.speedup is not None]
+    if not compared:
+        return f"Only {setting(fastest)} was timed: {fastest.time_us:.2f} us."
+    second = min(compared, key=lambda row: row.time_us or 0.0)
+    assert second.speedup is not None
+    return _sentence(fastest, _inverse(second.speedup), setting(second), table)
 
 
 def _sentence(fastest: VariantRow, ratio: Estimate, against: str, table: CellTable) -> str:

@@ -19,7 +19,7 @@ from dsa_bench.data.synthetic import decode_inputs
 from dsa_bench.model.errors import BadInput, CompileFailed, VariantRefused
 from dsa_bench.model.inputs import DecodeInputs
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.record import Check, Visit
+from dsa_bench.model.record import Check, Header, Visit
 from dsa_bench.model.request import DecodeRequest
 from dsa_bench.model.run import Run, RunWriter, complete_rounds, read_run
 from dsa_bench.model.shape import DecodeShape
@@ -67,7 +67,7 @@ def run_decode(
     """
     hashes = {kernel: bench.backend.kernel_hash(kernel) for kernel in request.measured_kernels}
     header = run_header(request, bench.backend.device, hashes, argv)
-    before = _resumed(record, Run(header)) if record is not None and resume and record.exists() else None
+    before = _resumed(record, header, bench) if record is not None and resume and record.exists() else None
     if record is None:
         run = Run(header)
         for line in _measure_cells(request, bench, listener, run):
@@ -83,21 +83,23 @@ def run_decode(
     return run
 
 
-def _resumed(record: Path, now: Run) -> Run:
+def _resumed(record: Path, header: Header, bench: Bench) -> Run:
     """The recorded run, if this one is its continuation. Raises BadInput naming what differs."""
     before = read_run(record)
-    differing = [
-        name
-        for name in ("device", "kernel_hashes", "plan")
-        if getattr(before.header, name) != getattr(now.header, name)
-    ]
-    if differing:
-        details = "; ".join(
-            f"{name}: {_first_difference(getattr(before.header, name), getattr(now.header, name))}"
-            for name in differing
+    was, now = (_identity(run_header) for run_header in (before.header, header))
+    taken = {(visit.timer, visit.l2) for visit in before.visits}
+    if taken - {(bench.timer.name, bench.l2)}:
+        (was["timer"], was["l2"]), now["timer"], now["l2"] = min(taken), bench.timer.name, bench.l2
+    if was != now:
+        raise BadInput(
+            f"--resume {record}: was measured differently ({_first_difference(was, now)}); name another --record"
         )
-        raise BadInput(f"--resume {record}: was measured differently ({details}); name another --record")
     return before
+
+
+def _identity(header: Header) -> dict[str, Any]:
+    """What must be the same for two runs to be one."""
+    return {name: getattr(header, name) for name in ("version", "device", "kernel_hashes", "plan")}
 
 
 def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:

@@ -151,7 +151,9 @@ def test_a_clock_that_stays_low_ends_the_run(fake_variants: Make, fake_timer: An
     with pytest.raises(CannotMeasure, match="900 MHz"):  # noqa: PT012 - the samples before it count
         for sample in take_rounds(slots, fake_timer(lambda *_: 1.0), Stop(4), Clock(1000, 1000, 900)):
             samples.append(sample)
-    assert max(sample.attempt for sample in samples) == MAX_REPEATS
+    *taken, marker = samples
+    assert max(sample.attempt for sample in taken) == MAX_REPEATS
+    assert (marker.attempt, marker.status, marker.timing) == (MAX_REPEATS + 1, "untrusted", None), "no complete attempt"
 
 
 def test_no_clock_is_no_dip(fake_variants: Make, fake_timer: Any) -> None:

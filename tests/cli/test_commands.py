@@ -39,7 +39,7 @@ def test_a_run_prints_one_table_and_one_sentence(command: Command) -> None:
         "speedup",
         "interval",
         "RMS",
-        "error",
+        "err",
     ]
     assert [line.split()[0] for line in lines[2:5]] == ["previous", "int8-tc", "int8-tc"]
     assert lines[5].startswith("rounding floor ")

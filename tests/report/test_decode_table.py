@@ -218,7 +218,7 @@ def test_an_untrusted_cell_says_so(maker: Any) -> None:
     run = run.rounds({"previous": [5.0] * 8, "int8-tc/splits=1": [1.0] * 8, "control": [5.2] * 8}, "previous").run()
     tables = decode_tables(run)
     assert untrusted_cells(tables) == tables
-    assert "noise floor +4.0% [+4.0%, +4.0%] UNTRUSTED" in text(run)
+    assert "noise floor +4.00% [+4.00%, +4.00%] UNTRUSTED" in text(run)
     assert conclusion(tables[0]).endswith("but the null control was off, so do not trust it.")
 
 

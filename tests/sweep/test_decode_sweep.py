@@ -124,9 +124,9 @@ def test_an_interrupted_run_is_finished_by_a_second_one(bench: Bench, tmp_path: 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"tiles_per_split": (2,)}, r"plan: tiles_per_split was \[1\], now \[2\]"),
-        ({"data": DataSpec(seed=1)}, "plan: data.seed was 0, now 1"),
-        ({"rounds": 4}, "plan: policy.rounds was 2, now 4"),
+        ({"tiles_per_split": (2,)}, r"plan.tiles_per_split was \[1\], now \[2\]"),
+        ({"data": DataSpec(seed=1)}, "plan.data.seed was 0, now 1"),
+        ({"rounds": 4}, "plan.policy.rounds was 2, now 4"),
     ],
 )
 def test_another_plan_does_not_go_on(bench: Bench, tmp_path: Path, change: dict[str, Any], said: str) -> None:
@@ -141,8 +141,8 @@ def test_another_plan_does_not_go_on(bench: Bench, tmp_path: Path, change: dict[
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"backend":"cpu"', '"backend":"gpu"', "device: backend was 'gpu', now 'cpu'"),
-        ('"kernel_hashes":{"previous":"', '"kernel_hashes":{"previous":"x', "kernel_hashes: previous was 'x"),
+        ('"backend":"cpu"', '"backend":"gpu"', "device.backend was 'gpu', now 'cpu'"),
+        ('"kernel_hashes":{"previous":"', '"kernel_hashes":{"previous":"x', "kernel_hashes.previous was 'x"),
         ('"data_hash":"', '"data_hash":"x', "the inputs of op=decode,rows=1,.* differ from the record's"),
         ('"kind":"header"', '"kind":"heading"', "1: has kind 'heading'"),
         ('"schema_version":1', '"schema_version":2', "1: has schema_version 2"),
