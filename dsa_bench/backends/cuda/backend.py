@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,18 +47,24 @@ COLD_L2_SIZES = 2
 
 
 class CudaBackend:
-    """Device 0, its decode kernels and one non-blocking stream."""
+    """Device 0, its decode kernels and one non-blocking stream.
 
-    def __init__(self) -> None:
-        cupy = load("cupy")
+    kernels  another folder of kernels than this installation's; stream  another backend's, to be measured with it
+    """
+
+    def __init__(self, kernels: Path | None = None, stream: Any = None) -> None:
         self.device = cuda_device()
-        self.stream: Any = cupy.cuda.Stream(non_blocking=True)
+        self.stream: Any = stream or load("cupy").cuda.Stream(non_blocking=True)
+        self._root = kernels
         self._target = device_target(self.device.compute_capability or "")
-        self._hashes = {kernel: "+".join(map(module_hash, modules)) for kernel, modules in MODULES.items()}
+        self._hashes = {
+            kernel: "+".join(module_hash(module, root=kernels) for module in modules)
+            for kernel, modules in MODULES.items()
+        }
         self._failures: dict[str, CompileFailed] = {}
         self._kernels = self._load_kernels()
         tensor_core = self._kernels.get("decode_int8_tc")
-        resident = tensor_core.resident_ctas() if tensor_core is not None else 0
+        resident = tensor_core.resident_ctas() if tensor_core is not None else 1  # it is refused, but by its name
         self.geometry: DecodeGeometry = CudaDecode(self.device.sm_count * resident)
         self._launcher = DecodeLauncher(self._kernels, self.stream, programmatic=self._target.number >= PROGRAMMATIC_SM)
 
@@ -113,7 +120,7 @@ class CudaBackend:
         if self._target.number < TENSOR_CORE_SM:
             wanted = {name: None for name in wanted if name not in ("dsa/decode_int8_tc", "ceiling")}
         kernels: dict[str, Kernel] = {}
-        for name, outcome in compile_each(list(wanted), self._target).items():
+        for name, outcome in compile_each(list(wanted), self._target, root=self._root).items():
             if isinstance(outcome, CompileFailed):
                 self._failures[name] = outcome
                 continue
