@@ -29,10 +29,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., cuda.CudaBackend]:
         facts = DeviceFacts("cuda", "Fake", 40, capability, 4 << 20)
 
         def compile_each(names: list[str], *_: Any, **__: Any) -> dict[str, Any]:
-            return {
-                name: CompileFailed(f"{name} is broken") if name in broken else SimpleNamespace(kernels=DEVICE_KERNELS[name])
-                for name in names
-            }  # fmt: skip
+            compiled: dict[str, Any] = {name: SimpleNamespace(kernels=DEVICE_KERNELS[name]) for name in names}
+            return compiled | {name: CompileFailed(f"{name} is broken") for name in broken}
 
         monkeypatch.setattr(cuda, "cuda_device", lambda: facts)
         monkeypatch.setattr(cuda, "compile_each", compile_each)
