@@ -15,9 +15,14 @@ def open_timer(name: str, backend: Backend, asked_backend: str) -> tuple[Timer, 
         return _gpu_timer(name, backend)
     if name in ("auto", "wall"):
         return WallTimer(), None
-    if asked_backend == "cpu":
-        raise BadInput(f"--timer {name}: times GPU kernels, and --backend cpu has none; use --timer wall or auto")
+    refuse_gpu_timer(name, asked_backend)
     raise CannotMeasure(f"--timer {name}: times GPU kernels, and no GPU is used here; use --timer auto")
+
+
+def refuse_gpu_timer(name: str, asked_backend: str) -> None:
+    """Raises BadInput if the CPU backend was asked for together with a timer of GPU kernels."""
+    if asked_backend == "cpu" and name not in ("auto", "wall"):
+        raise BadInput(f"--timer {name}: times GPU kernels, and --backend cpu has none; use --timer wall or auto")
 
 
 def _gpu_timer(name: str, backend: Backend) -> tuple[Timer, str | None]:

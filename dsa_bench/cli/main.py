@@ -69,6 +69,8 @@ def run(argv: list[str]) -> int:
             raise
         note(f"error: {usage_message(error)}")
         return 2
+    if result == INTERRUPTED:  # newer option parsers turn Ctrl-C into this
+        note("interrupted")
     return result if isinstance(result, int) else 0
 
 

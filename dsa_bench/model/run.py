@@ -135,6 +135,8 @@ def _line(content: Any, place: str) -> Line:
 def _validate_check(check: Check, place: str) -> None:
     if not CELL_KEY.fullmatch(check.cell):
         raise BadInput(f"{place}: cell {check.cell!r} does not name a shape")
+    if min(check.splits, check.tiles_per_split, check.ctas) < 0:
+        raise BadInput(f"{place}: splits, tiles_per_split and ctas count something and are not negative")
     for error in (check.rms_error, check.rounding_floor):
         if error is not None and not (math.isfinite(error) and error >= 0):
             raise BadInput(f"{place}: an RMS error is a finite number or null, not {error!r}")

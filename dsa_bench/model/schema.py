@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from functools import cache, partial
+from inspect import cleandoc
 from types import UnionType
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
@@ -77,7 +78,7 @@ def _object_schema(cls: type) -> dict[str, Any]:
         properties |= {"schema": {"const": SCHEMA}, "schema_version": {"const": SCHEMA_VERSION}}
     return {
         "title": cls.__name__.lower(),
-        "description": (cls.__doc__ or "").strip(),
+        "description": cleandoc(cls.__doc__ or ""),
         "type": "object",
         "properties": properties,
         "required": list(properties),

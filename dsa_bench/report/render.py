@@ -78,16 +78,28 @@ def to_csv(tables: list[CellTable]) -> str:
 
 
 def to_markdown(tables: list[CellTable]) -> str:
-    """The seed's table: one line for each variant, then a line for each cell with its floors and its conclusion."""
-    columns = ["rows", "context", *_columns(tables)]
+    """The seed's table: one line for each variant, then a line for each cell with its floors and its conclusion.
+
+    Dimensions of the shape other than rows and context have a column where they differ.
+    """
+    if not tables:
+        return ""
+    shape = [
+        name for name in tables[0].shape if name != "op" and (name in ("rows", "context") or _varies(tables, name))
+    ]
+    columns = [*(name.replace("_", " ") for name in shape), *_columns(tables)]
     lines = ["| " + " | ".join(columns) + " |", "|" + " ---: |" * len(columns)]
     for table in tables:
         for row in table.rows:
-            cells = [table.shape["rows"], table.shape["context"], *_cells(row, _shows_share(tables))]
+            cells = [*(table.shape[name] for name in shape), *_cells(row, _shows_share(tables))]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     lines.append("")
     lines += [printable(f"- {table.label}: {_floors(table)}. {conclusion(table)}") for table in tables]
     return "\n".join(lines)
+
+
+def _varies(tables: list[CellTable], name: str) -> bool:
+    return len({table.shape[name] for table in tables}) > 1
 
 
 def _shows_share(tables: list[CellTable]) -> bool:

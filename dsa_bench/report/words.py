@@ -40,7 +40,7 @@ def _sentence(fastest: VariantRow, ratio: Estimate, against: str, table: CellTab
     assert ratio.coverage is not None
     sure = f"({ratio.coverage:.1%} interval {low:.2f} to {high:.2f}, {ratio.rounds} paired rounds)"
     if low <= 1.0 <= high:
-        return f"{start} {sure}, so the difference is not proven."
+        return f"No difference between {setting(fastest)} and {against} is proven: {ratio.centre:.2f}x {sure}."
     if table.noise is not None and not table.noise.trusted:
         return f"{start} {sure}, but the null control was off, so do not trust it."
     return f"{start} {sure}."

@@ -20,7 +20,8 @@ def explain_cell(
 
 def _explain(geometry: DecodeGeometry, shape: DecodeShape, variant: VariantPlan) -> list[str]:
     plan = variant.split
-    launch = f"{plan.splits} splits of at most {plan.tiles_per_split} tiles, {variant.ctas} CTAs"
+    splits = f"{plan.splits} split{'s' if plan.splits > 1 else ''}"
+    launch = f"{splits} of at most {plan.tiles_per_split} tiles, {variant.ctas} CTAs"
     if not variant.requested:
         return [f"{variant.kernel}: {geometry.why(shape, None)} -> {launch}"]
     return [f"{variant.kernel}, {_asked(geometry, shape, value)} -> {launch}" for value in variant.requested]

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dsa_bench.backends.cpu.backend import cpu_device
+from dsa_bench.bench.select import refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import DecodeRequest
@@ -24,6 +25,7 @@ def plan_document(request: DecodeRequest, backend: str, cta_slots: int | None) -
 
     The estimate is rough: it knows the number of visits, not this machine.
     """
+    refuse_gpu_timer(request.policy.timer, backend)
     geometry: DecodeGeometry | None = None
     if cta_slots is not None:
         geometry = CudaDecode(cta_slots)
