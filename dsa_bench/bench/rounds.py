@@ -16,7 +16,7 @@ from dsa_bench.bench.variant import Sample, Timing, Variant, VisitFailed
 from dsa_bench.model.errors import CannotMeasure
 from dsa_bench.model.record import Status
 
-PILOT_PASSES = 3
+PILOT_PASSES = 2
 WARMUP_US = 50_000.0
 """Every variant is run until all of them together have run this long, so that no first visit pays for a cold device."""
 MAX_PILOT_PASSES = 50
@@ -61,7 +61,7 @@ class Stop:
 
 
 def pilot(variants: Sequence[Variant], timer: Timer) -> dict[str, int]:
-    """Warm up, and find for each variant how many launches make a visit of at least timer.min_visit_us.
+    """Warm up, and find for each variant how many launches of its shortest make a visit of timer.min_visit_us.
 
     An estimate of zero (a timer too coarse for one call) gives the largest count, never a division by zero.
     """
@@ -74,7 +74,7 @@ def pilot(variants: Sequence[Variant], timer: Timer) -> dict[str, int]:
             call_us = timer.time(variant, 1).call_us
             times_us[variant.name].append(call_us)
             total_us += call_us
-    return {name: _launches(statistics.median(sample), timer.min_visit_us) for name, sample in times_us.items()}
+    return {name: _launches(min(sample), timer.min_visit_us) for name, sample in times_us.items()}
 
 
 def _launches(estimate_us: float, visit_us: float) -> int:

@@ -24,7 +24,7 @@ class WallTimer:
     """
 
     name = "wall"
-    min_visit_us = 40_000.0
+    min_visit_us = 60_000.0
 
     def time(self, variant: Variant, launches: int) -> Timing:
         times_us: list[float] = []

@@ -73,7 +73,7 @@ def test_a_visit_lasts_as_long_as_the_timer_wants(
     assert pilot(fake_variants("a"), timer) == {"a": launches}
 
 
-def test_launches_come_from_each_variants_median(fake_variants: Make, fake_timer: Any) -> None:
+def test_launches_come_from_each_variants_shortest_call(fake_variants: Make, fake_timer: Any) -> None:
     timer = fake_timer(lambda name, call, _: 1e6 if call == 0 else {"fast": 1.0, "slow": 20.0}[name])
     assert pilot(fake_variants("fast", "slow"), timer) == {"fast": 40, "slow": 2}
 
@@ -84,7 +84,7 @@ def test_warm_up_is_bounded_and_shared(fake_variants: Make, fake_timer: Any, tim
     pilot(fake_variants("a", "b"), timer)
     calls = Counter(name for name, _ in timer.calls)
     assert calls["a"] == calls["b"]
-    assert 3 <= calls["a"] <= MAX_PILOT_PASSES
+    assert 2 <= calls["a"] <= MAX_PILOT_PASSES
     assert calls["a"] == MAX_PILOT_PASSES or timer.elapsed_us >= WARMUP_US
 
 
