@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, lines_to_user, note, only_the_result_on_stdout
+from dsa_bench.cli.sources import cells_of_inputs, with_scales
 from dsa_bench.cli.tables import print_tables
 from dsa_bench.model.errors import BadInput, CannotMeasure, GateFailed
 from dsa_bench.model.request import DECODE_KERNELS, DataSpec, DecodeRequest, Policy
@@ -20,6 +23,7 @@ DEFAULT_ROUNDS = 16
 
 
 def decode(
+    ctx: typer.Context,
     rows: opt.Rows = [1, 8],
     context: opt.Context = [8192],
     candidates: opt.Candidates = [2048],
@@ -38,6 +42,8 @@ def decode(
     value_scale_multiplier: opt.ValueScaleMultiplier = 1.0,
     invalid_fraction: opt.InvalidFraction = 0.0,
     selection: opt.Selection = "sorted",
+    scales_from: opt.ScalesFrom = None,
+    inputs: opt.Inputs = None,
     format: opt.Format = "table",
     record: opt.Record = None,
     resume: opt.Resume = False,
@@ -48,13 +54,19 @@ def decode(
     ceiling: opt.Ceiling = False,
 ) -> None:
     """Measure the decode kernels over a grid of shapes, in paired rounds, after checking each against FP64."""
+    if inputs is not None:
+        shapes, data = cells_of_inputs(ctx, inputs)
+    else:
+        grid = itertools.product(rows, context, candidates)
+        shapes = tuple(DecodeShape(r, c, n, query_heads, kv_heads) for r, c, n in grid)
+        data = DataSpec(seed, query_std, key_scale_multiplier, value_scale_multiplier, invalid_fraction, selection)
+        if scales_from is not None:
+            data = with_scales(data, scales_from, shapes[0])
     request = DecodeRequest(
-        shapes=tuple(
-            DecodeShape(r, c, n, query_heads, kv_heads) for r, c, n in itertools.product(rows, context, candidates)
-        ),
+        shapes=shapes,
         kernels=tuple(kernels),
         tiles_per_split=tuple(tiles_per_split),
-        data=DataSpec(seed, query_std, key_scale_multiplier, value_scale_multiplier, invalid_fraction, selection),
+        data=data,
         policy=Policy(DEFAULT_ROUNDS if rounds is None and budget is None else rounds, budget, timer, l2),
         ceiling=ceiling,
     )

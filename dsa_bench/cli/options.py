@@ -67,6 +67,13 @@ InvalidFraction = Annotated[
     float, _option("--invalid-fraction", one_number(0, 1), "Share of each list replaced by invalid positions.", "X")
 ]
 Selection = Annotated[str, _option("--selection", str, "sorted, random, blocks:N or overlap:F (docs/data.md).", "KIND")]
+ScalesFrom = Annotated[
+    str | None,
+    _option("--scales-from", str, "Real scales: .onnx or .onnx:NODE, .npz, .safetensors (docs/inputs.md).", "FILE"),
+]
+Inputs = Annotated[
+    str | None, _option("--inputs", str, "Real tensors, all of them: .npz, .safetensors (docs/inputs.md).", "FILE")
+]
 Format = Annotated[str, _option("--format", one_of(FORMATS), "Of the result on stdout.", "|".join(FORMATS))]
 Record = Annotated[
     Path | None, _option("--record", file_name, "Append every visit to this new file (JSON Lines).", "FILE")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How a run goes on, on stderr: a bar with the time left on a terminal, one line for each cell elsewhere."""
+"""How a run goes on, on stderr: a bar on a terminal, one line for each cell elsewhere."""
 
 import sys
 from types import TracebackType
@@ -55,3 +55,32 @@ class RunProgress:
     ) -> None:
         if self._live:
             self._bar.stop()
+
+
+class CaseProgress:
+    """Names the case that runs, on a terminal; says nothing elsewhere."""
+
+    def __init__(self, cases: int) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.completed} of {task.total} cases", markup=False),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task("", total=cases)
+        self._begun = 0
+
+    def begin(self, case: str) -> None:
+        self._bar.update(self._task, description=case, completed=self._begun)
+        self._begun += 1
+
+    def __enter__(self) -> "CaseProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()

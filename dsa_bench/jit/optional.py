@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The one place that imports packages outside the base install, and only when they are used."""
+"""The one place that imports GPU packages, and only when they are used. Readers of files: data/formats.py."""
 
 import importlib
 from typing import Any
 
 from dsa_bench.model.errors import CannotMeasure
 
-_EXTRAS = {"torch": "torch", "onnx": "inputs", "safetensors": "inputs"}
+_EXTRAS = {"torch": "torch"}
 
 
 def load(name: str) -> Any:

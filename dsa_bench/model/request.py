@@ -3,6 +3,7 @@
 
 import re
 from dataclasses import dataclass, field
+from typing import Literal
 
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.shape import DecodeShape
@@ -10,9 +11,27 @@ from dsa_bench.model.shape import DecodeShape
 DECODE_KERNELS = ("previous", "int8-tc")
 CEILINGS = ("gather", "copy")
 """Kernels that compute nothing: they bound what the others can reach."""
+EMULATION = "emulation"
+"""The arithmetic of int8-tc in NumPy, step by step: checked on the CPU backend, never measured."""
+CHECKED_KERNELS = (*DECODE_KERNELS, EMULATION)
+SPLIT_KERNELS = ("int8-tc", EMULATION)
+"""Kernels that take tiles per split."""
 TIMERS = ("auto", "cupti", "events", "wall")
 L2_MODES = ("warm", "cold")
 BACKENDS = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """Real tensors of a file: all "inputs" of a cell, or its "scales" (docs/inputs.md).
+
+    file    as the user named it
+    digest  of the tensors, so that a record goes on with the same ones only
+    """
+
+    part: Literal["inputs", "scales"]
+    file: str
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +42,7 @@ class DataSpec:
     key_scale_multiplier, value_... factors on the uniform scales
     invalid_fraction                share of each list that is replaced by values outside [0, context)
     selection                       "sorted", "random", "blocks:N" or "overlap:F"
+    source                          real tensors in place of synthetic ones: all, and no knob counts, or the scales
     """
 
     seed: int = 0
@@ -31,6 +51,7 @@ class DataSpec:
     value_scale_multiplier: float = 1.0
     invalid_fraction: float = 0.0
     selection: str = "sorted"
+    source: DataSource | None = None
 
     def __post_init__(self) -> None:
         kind, _, parameter = self.selection.partition(":")

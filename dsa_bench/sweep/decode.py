@@ -15,7 +15,7 @@ from dsa_bench.bench.check import refuse_reachable_poison
 from dsa_bench.bench.rounds import Clocks, Stop, pilot, round_slots, take_rounds
 from dsa_bench.bench.timers import Timer
 from dsa_bench.bench.variant import Checked, Sample, Variant
-from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.data.files import cell_inputs
 from dsa_bench.model.errors import BadInput, CompileFailed, VariantRefused
 from dsa_bench.model.inputs import DecodeInputs
 from dsa_bench.model.plan import VariantPlan
@@ -146,7 +146,7 @@ class _DecodeCell:
         if rounds is not None and self._done.issuperset(range(rounds)):
             return
         refuse_beyond_memory(self._shape)
-        inputs = decode_inputs(self._shape, self._request.data)
+        inputs = cell_inputs(self._shape, self._request.data)
         refuse_reachable_poison(CODE_MAX * float(np.abs(inputs.value_scale).max()))
         data_hash = inputs.digest()
         if any(check.data_hash != data_hash for check in self._checks.values()):

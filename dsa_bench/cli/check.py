@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""`dsa-bench check`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsa_bench.cli import options as opt
+from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
+from dsa_bench.cli.values import flatten, name_list, one_of
+from dsa_bench.model.errors import CannotMeasure, GateFailed
+from dsa_bench.model.request import CHECKED_KERNELS
+
+if TYPE_CHECKING:
+    from dsa_bench.model.outcome import CaseResult
+
+
+def check(
+    op: Annotated[
+        str, typer.Option("--op", parser=one_of(("decode",)), metavar="decode", help="The operator.")
+    ] = "decode",
+    kernels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kernels",
+            parser=name_list(CHECKED_KERNELS),
+            callback=flatten,
+            metavar="NAME...",
+            help=f"From {', '.join(CHECKED_KERNELS)}. [default: all that the backend has]",
+        ),
+    ] = None,
+    case: Annotated[
+        list[str] | None, typer.Option("--case", callback=flatten, metavar="NAME...", help="[default: every case]")
+    ] = None,
+    backend: opt.BackendName = "auto",
+    format: Annotated[
+        str, typer.Option("--format", parser=one_of(("table", "json")), metavar="table|json", help="Of the result.")
+    ] = "table",
+) -> None:
+    """Run every kernel on every numerics case against FP64 (docs/numerics.md). An undeclared miss is exit 1."""
+    from dsa_bench.backends.select import open_backend
+    from dsa_bench.cli.progress import CaseProgress
+    from dsa_bench.report.check import check_json, check_text
+    from dsa_bench.sweep.numerics import check_cases, chosen_cases, chosen_kernels
+
+    cases = chosen_cases([part for name in case or () for part in name.split(",")])
+    opened, said = open_backend(backend)
+    try:
+        chosen = chosen_kernels(kernels, opened.device.backend)
+        if said:
+            note(said)
+        with only_the_result_on_stdout(), CaseProgress(len(cases)) as progress:
+            results = list(check_cases(cases, chosen, opened, progress.begin))
+    finally:
+        opened.close()
+    emit(check_json(results, opened.device) if format == "json" else check_text(results))
+    _judge(results)
+
+
+def _judge(results: "list[CaseResult]") -> None:
+    """Raise if a kernel was wrong, or if a case could not be run by any."""
+    wrong = [f"{result.case} ({result.kernel})" for result in results if result.status == "WRONG"]
+    if wrong:
+        raise GateFailed(f"wrong result: {', '.join(wrong)}")
+    idle = {result.case for result in results} - {result.case for result in results if result.status != "refused"}
+    if idle:
+        raise CannotMeasure(f"no kernel takes {', '.join(sorted(idle))}; see the table for the reason")
