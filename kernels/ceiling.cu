@@ -35,12 +35,11 @@ extern "C" __global__ void __launch_bounds__(copy::kThreads)
 
 // gather_only - copies exactly the K and V bytes of a cell's candidates into shared memory and does nothing with them.
 //
-// Grid      (rows, kv_heads, splits), as of the attention kernels: measure it at the best number of splits. CTA (r, g,
-// s)
-//           copies the candidates [candidates * s / splits, candidates * (s + 1) / splits) of row r from KV head g.
-// Block     128 threads, gather_only_smem_bytes of dynamic shared memory: one slot for a tile of K and one for V, so
-// that
-//           6 CTAs fit an sm_90 SM. A thread copies to places of its own, so its own wait is all that a slot needs.
+// Grid      (rows, kv_heads, splits), as of the attention kernels: measure it at the best number of splits. CTA
+//           (r, g, s) copies candidates [candidates * s / splits, candidates * (s + 1) / splits) of row r from KV head
+//           g.
+// Block     128 threads, gather_only_smem_bytes of dynamic shared memory: one slot for a tile of K and one for V, so 6
+//           CTAs fit an sm_90 SM. A thread copies to places of its own, so its own wait is all that a slot needs.
 // Needs     sm_80+; head size 256; key and value 16-byte aligned. An entry that is no candidate reads nothing.
 // Leaves    nothing.
 namespace gather {

@@ -2,6 +2,28 @@
 // kernels/common/ptx.cuh - the PTX instructions that CUDA C++ has no word for. One wrapper each, no policy.
 #pragma once
 
+// threadIdx.x, blockIdx and gridDim, read again: the compiler shares nothing that it computes from them with what came
+// before, so it doesn't hold that in registers in between.
+__device__ __forceinline__ unsigned thread_index() {
+  unsigned x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+
+__device__ __forceinline__ uint3 block_index() {
+  uint3 i;
+  asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%ctaid.y; mov.u32 %2, %%ctaid.z;"
+               : "=r"(i.x), "=r"(i.y), "=r"(i.z));
+  return i;
+}
+
+__device__ __forceinline__ uint3 grid_size() {
+  uint3 n;
+  asm volatile("mov.u32 %0, %%nctaid.x; mov.u32 %1, %%nctaid.y; mov.u32 %2, %%nctaid.z;"
+               : "=r"(n.x), "=r"(n.y), "=r"(n.z));
+  return n;
+}
+
 __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
@@ -48,10 +70,27 @@ __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// c += a * b: INT8 operands, INT32 accumulators, channels [0, 32) of 16 rows of a and 8 of b. Lane as above; a word is
+// four successive channels: a[0], b0 = channels 4t .. 4t + 3 of rows g, a[1] = of row g + 8, a[2], a[3], b1 16 further.
+__device__ __forceinline__ void mma_m16n8k32(int (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // 2^x with a relative error of 2^-22; results below 2^-126 are zero, 2^-inf too.
 __device__ __forceinline__ float ex2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// The same with subnormal results.
+__device__ __forceinline__ float ex2_subnormal(float x) {
+  float y;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

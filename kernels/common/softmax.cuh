@@ -12,11 +12,16 @@ __device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff80
 // What to subtract from scores whose maximum is m: m, or 0 while there is no score yet, so that exp(-inf - 0) = 0.
 __device__ __forceinline__ float softmax_reference(float m) { return m == minus_infinity() ? 0.f : m; }
 
-__device__ __forceinline__ float exp_difference(float x, float reference) {
-  return ex2((x - reference) * 1.44269504088896341f);
-}
+constexpr float kLog2E = 1.44269504088896341f;
+
+__device__ __forceinline__ float exp_difference(float x, float reference) { return ex2((x - reference) * kLog2E); }
 
 // What a sum relative to the maximum `from` is worth relative to `to` >= `from`; 1 if they are equal, also at -inf.
 __device__ __forceinline__ float rescale_factor(float from, float to) {
   return from == to ? 1.f : exp_difference(from, to);
+}
+
+// Its square root, for what is multiplied twice: a factor down to 2^-252 where rescale_factor is 0 below 2^-126.
+__device__ __forceinline__ float root_of_rescale_factor(float from, float to) {
+  return from == to ? 1.f : ex2((from - to) * (0.5f * kLog2E));
 }

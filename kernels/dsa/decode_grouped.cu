@@ -10,9 +10,8 @@
 //           [candidates * s / splits, candidates * (s + 1) / splits).
 // Block     256 threads, decode_grouped_smem_bytes of dynamic shared memory. Warp w takes every 8th batch of 4
 //           candidates; its lane i the channels [8i, 8i + 8) of all heads, and in the softmax one (head, candidate).
-// Needs     1 <= group; 1 <= head_size <= 256; buffers aligned to their elements. Rows of the cache are read 8 bytes
-// and
-//           the query 16 bytes at a time where pointers and head_size allow it, else element by element.
+// Needs     1 <= group; 1 <= head_size <= 256; buffers aligned to their elements. Rows of the cache are read 8 bytes at
+//           a time and the query 16 where pointers and head_size allow it, else element by element.
 //           An entry of `selected` outside [0, context) is no candidate, wherever it stands; duplicates count twice.
 // Leaves    every (r, h, s) of acc, m and l written; a split without a candidate gives 0, -inf and 0, never NaN.
 //           Lets a dependent launch start before the end; the dependent waits for the whole grid before it reads.
@@ -38,8 +37,9 @@ static_assert(kHeads * kBatch == 32 && kChannels * 32 == kMaxHeadSize,
 struct Smem {
   float probability[kWarps][kHeads][kBatch];
   float max[kWarps][kHeads], sum[kWarps][kHeads];
-  float4 acc[kWarps][kHeads][kChannels / 4][32];  // [.., half of a lane's channels, lane]: 16-byte stores hit all banks
+  float4 acc[kWarps][kHeads][32];  // half of each lane's channels at a time: 16-byte stores hit all banks
 };
+static_assert(sizeof(Smem) <= 64 * 1024, "what a block of the oldest device, SM 7.5, may have");
 
 // Four codes as FP32, exactly: a sign-flipped code is code + 128, and the low byte of 0x4b0000xx counts units of 1
 // above 2^23. The conversion instruction has a quarter of the rate of the two that this takes.
@@ -283,38 +283,41 @@ extern "C" __global__ void __launch_bounds__(grouped::kThreads, 1)
     smem.sum[warp][lane / kBatch] = sum;
   }
   __syncthreads();  // the maxima and sums of all warps are published
-#pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-    float cta_max = minus_infinity();
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) cta_max = fmaxf(cta_max, smem.max[w][h]);
-    const float rescale = rescale_factor(smem.max[warp][h], cta_max);
-#pragma unroll
-    for (int half = 0; half < kChannels / 4; ++half) {
-      const float* x = of_warp[h] + 4 * half;
-      smem.acc[warp][h][half][lane] = make_float4(x[0] * rescale, x[1] * rescale, x[2] * rescale, x[3] * rescale);
-    }
-  }
-  __syncthreads();  // and their vectors
 
-  // Thread i adds word i of each head's vector: channel 8 * lane + 4 * half + word of the lane that wrote it.
-  const int word = threadIdx.x % 4, writer = threadIdx.x / 4 % 32, half = threadIdx.x / 128;
-  const int channel = kChannels * writer + 4 * half + word;
-  const float channel_scale = channel < head_size ? __ldg(value_scale + kv_head * head_size + channel) : 0.f;
-  for (int h = 0; h < task.heads; ++h) {
-    float cta_max = minus_infinity(), cta_sum = 0.f, x = 0.f;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) cta_max = fmaxf(cta_max, smem.max[w][h]);
+  for (int half = 0; half < kChannels / 4; ++half) {
+    if (half > 0) __syncthreads();  // everyone has added the vectors of the half before
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      cta_sum += smem.sum[w][h] * rescale_factor(smem.max[w][h], cta_max);
-      x += reinterpret_cast<const float*>(smem.acc[w][h])[threadIdx.x];
+    for (int h = 0; h < kHeads; ++h) {
+      float cta_max = minus_infinity();
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) cta_max = fmaxf(cta_max, smem.max[w][h]);
+      const float rescale = rescale_factor(smem.max[warp][h], cta_max);
+      const float* x = of_warp[h] + 4 * half;
+      smem.acc[warp][h][lane] = make_float4(x[0] * rescale, x[1] * rescale, x[2] * rescale, x[3] * rescale);
     }
-    const size_t partial = static_cast<size_t>(first_head + h) * splits + split;
-    if (channel < head_size) acc[partial * head_size + channel] = cta_sum == 0.f ? 0.f : x * channel_scale;
-    if (threadIdx.x == 0) {
-      m[partial] = cta_max;
-      l[partial] = cta_sum;
+    __syncthreads();  // the vectors of this half are published
+
+    // Threads 0-127 add the even heads' vectors, the others the odd ones'; thread i word i % 128 of each, which is
+    // channel 8 * lane + 4 * half + word of the lane that wrote it.
+    const int own = threadIdx.x % 128;
+    const int channel = kChannels * (own / 4) + 4 * half + own % 4;
+    const float channel_scale = channel < head_size ? __ldg(value_scale + kv_head * head_size + channel) : 0.f;
+    for (int h = threadIdx.x / 128; h < task.heads; h += kThreads / 128) {
+      float cta_max = minus_infinity(), cta_sum = 0.f, x = 0.f;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) cta_max = fmaxf(cta_max, smem.max[w][h]);
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        cta_sum += smem.sum[w][h] * rescale_factor(smem.max[w][h], cta_max);
+        x += reinterpret_cast<const float*>(smem.acc[w][h])[own];
+      }
+      const size_t partial = static_cast<size_t>(first_head + h) * splits + split;
+      if (channel < head_size) acc[partial * head_size + channel] = cta_sum == 0.f ? 0.f : x * channel_scale;
+      if (half == 0 && own == 0) {
+        m[partial] = cta_max;
+        l[partial] = cta_sum;
+      }
     }
   }
 }

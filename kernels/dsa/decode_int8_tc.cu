@@ -6,9 +6,14 @@
 // Grid      (rows, kv_heads, splits), splits >= 1. CTA (r, g, s) owns query heads [g * group, (g + 1) * group) and the
 //           tiles [tiles * s / splits, tiles * (s + 1) / splits) of tiles = ceil(candidates / 64).
 // Block     128 threads, decode_int8_tc_smem_bytes of dynamic shared memory.
-// Needs     sm_80+; head size 256; 1 <= group <= 16; query, key, value, both scales and acc 16-byte aligned.
+// Debug     forced_path: -1 chooses by the inputs; 0, 1, 2 take that path of int8_tc.cuh (half, digits, single) in
+//           every CTA, also one whose conditions the inputs break. path_counts, unless null: each CTA adds 1 to the
+//           counter of the path that it ended on; decode_int8_tc_paths counters, zeroed by the caller.
+// Needs     sm_80+; head size 256; 1 <= group <= 16; 0 <= scale <= 1; candidates <= 2^20; query, key, value, both
+//           scales and acc 16-byte aligned.
 //           An entry of `selected` outside [0, context) is no candidate, wherever it stands; duplicates count twice.
 // Leaves    every (r, h, s) of acc, m and l written; a split without a candidate gives 0, -inf and 0, never NaN.
+//           What infinite and NaN inputs give is in int8_tc.cuh.
 //           Lets a dependent launch start before the end; the dependent waits for the whole grid before it reads.
 #include "common/fact.cuh"
 #include "dsa/int8_tc.cuh"
@@ -18,6 +23,36 @@ KERNEL_FACT(decode_int8_tc, smem_bytes, sizeof(int8_tc::Smem<true>));
 KERNEL_FACT(decode_int8_tc, tile, int8_tc::kTile);
 KERNEL_FACT(decode_int8_tc, max_group, int8_tc::kMaxGroup);
 KERNEL_FACT(decode_int8_tc, head_size, int8_tc::kHeadSize);
+KERNEL_FACT(decode_int8_tc, paths, int8_tc::kPaths);
+KERNEL_FACT(decode_int8_tc, path_half, int8_tc::kHalf);
+KERNEL_FACT(decode_int8_tc, path_digits, int8_tc::kDigitsPath);
+KERNEL_FACT(decode_int8_tc, path_single, int8_tc::kSingle);
+
+namespace int8_tc {
+
+// Where the partials of one CTA go.
+struct Partials {
+  float *acc, *m, *l;
+  unsigned* path_counts;
+  unsigned first_head, split, splits;
+
+  __device__ __forceinline__ size_t at(int head) const {
+    return static_cast<size_t>(first_head + head) * splits + split;
+  }
+  __device__ __forceinline__ void put_head(int head, float max, float sum) const {
+    m[at(head)] = max;
+    l[at(head)] = sum;
+  }
+  template <typename Vector>  // of floats
+  __device__ __forceinline__ void put_acc(int head, int channel, Vector x) const {
+    *reinterpret_cast<Vector*>(acc + at(head) * kHeadSize + channel) = x;
+  }
+  __device__ __forceinline__ void put_path(Path path) const {
+    if (path_counts != nullptr && threadIdx.x == 0) atomicAdd(path_counts + path, 1u);
+  }
+};
+
+}  // namespace int8_tc
 
 extern "C" __global__ void __launch_bounds__(int8_tc::kThreads,
                                              3)              // 3: what registers and shared memory allow on sm_90
@@ -30,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(int8_tc::kThreads,
                    float* __restrict__ acc,                  // [rows, query_heads, splits, 256]
                    float* __restrict__ m,                    // [rows, query_heads, splits]
                    float* __restrict__ l,                    // [rows, query_heads, splits]
-                   int context, int candidates, int group, float scale) {
+                   int context, int candidates, int group, float scale, int forced_path, unsigned* path_counts) {
   using namespace int8_tc;
   extern __shared__ __align__(alignof(Smem<true>)) unsigned char smem_bytes[];
   Smem<true>& smem = *reinterpret_cast<Smem<true>*>(smem_bytes);
@@ -53,14 +88,8 @@ extern "C" __global__ void __launch_bounds__(int8_tc::kThreads,
                      scale};
 
   Attention<true> attention(task, smem);
-  attention.run();
-
-  const auto partial = [&](int head) { return static_cast<size_t>(first_head + head) * splits + split; };
-  attention.for_each_head([&](int head, float max, float sum) {
-    m[partial(head)] = max;
-    l[partial(head)] = sum;
-  });
-  attention.for_each_acc([&](int head, int channel, float4 x) {
-    *reinterpret_cast<float4*>(acc + partial(head) * kHeadSize + channel) = x;
+  attention.run(forced_path, [&] {
+    const uint3 cta = block_index(), grid = grid_size();
+    return Partials{acc, m, l, path_counts, (cta.x * grid.y + cta.y) * group, cta.z, grid.z};
   });
 }
