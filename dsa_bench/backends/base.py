@@ -2,7 +2,7 @@
 """The interface that both backends implement."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,18 @@ class DecodeBuffers(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class TellsPaths(Protocol):
+    """What DecodeBuffers may offer in addition: how the CTAs of a launch decided to compute (docs/numerics.md)."""
+
+    def paths(self, variant: VariantPlan) -> dict[str, int] | None:
+        """Launch once, counting: {path: CTAs that ended on it}, every path of the kernel, the fastest first.
+
+        The counts add up to variant.ctas. None for a kernel that has one path. Waits; not for timed launches.
+        """
+        ...
 
 
 class Backend(Protocol):

@@ -1,62 +1,142 @@
 # SPDX-License-Identifier: MIT
-"""How far a kernel's output may lie from the FP64 oracle: first-order bounds whose terms can be argued."""
+"""How far a kernel's output may lie from the FP64 oracle: first-order bounds whose terms can be argued.
+
+docs/numerics.md derives them. In short, for one head with exact weights p and logits that are off by at most `delta`:
+
+the odds of any set of candidates change by a factor of at most r = exp(2 delta), so its weight P by at most
+(sqrt(r) - 1) / (sqrt(r) + 1) = tanh(delta / 2), whatever P is. A set that the heaviest candidate is not in weighs at
+most w, all the others together, and at most r * w afterwards, so its weight changes by at most w * exp(2 delta); a set
+that it is in, by as much as its complement. Values lie within +-v_max, so the output moves by at most
+
+    2 * v_max * min(tanh(delta / 2), w * exp(2 delta)).
+
+The second is the sharper one where one candidate dominates: with a gap of `gap` nats to the next of n candidates
+w <= n * exp(-gap). It still says something where logits are so large that rounding moves them by many nats.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.model.inputs import DecodeInputs
-from dsa_bench.oracle.attention import F64, logit_shift
+from dsa_bench.oracle.attention import F64
+from dsa_bench.oracle.survey import Survey, survey
 
 U_BF16 = 2.0**-8
 """Unit roundoff of BF16 (8 significant bits, to nearest)."""
 U_FP32 = 2.0**-24
+FP32_MAX = float(np.finfo(np.float32).max)
 SMALLEST_BF16 = 2.0**-133
 CODE_MAX = 128
 """Largest magnitude of an INT8 code."""
+QUERY_BUDGET = 0.125
+"""nats: what rounding query * key_scale to FP16 may do to a logit of a CTA that stays on the fast path of `int8-tc`."""
+QUERY_LOAD = 128 * 2.0**-11 * 1.04
+"""nats: what it does at most, for each unit of scale * sum |fp16(query * key_scale)|."""
+LARGE_VALUE_SCALE = 2.0**16
+"""From here on a probability that FP16 flushes could show in the output, so `int8-tc` leaves its fast path."""
 
 
 def logit_magnitude(inputs: DecodeInputs, rows: NDArray[np.int64]) -> F64:
     """[rows, query_heads]: scale * 128 * sum_d |query * key_scale|, above the size of any partial sum of a logit."""
-    shape = inputs.shape
-    folded = inputs.query[rows].astype(np.float64).reshape(len(rows), shape.kv_heads, shape.group, shape.head_size)
-    folded *= inputs.key_scale[None, :, None, :]
-    return inputs.scale * CODE_MAX * np.abs(folded).sum(axis=-1).reshape(len(rows), shape.query_heads)
+    return inputs.scale * CODE_MAX * np.abs(_folded(inputs, rows)).sum(axis=-1)
+
+
+def query_error(inputs: DecodeInputs, rows: NDArray[np.int64]) -> F64:
+    """[rows, query_heads] nats: eps = scale * 128 * sum_d |q - fp16(q)| for q = query * key_scale.
+
+    Bounds what rounding q to FP16 does to a logit, whatever the keys are; infinite or NaN beyond FP16's range.
+    """
+    folded = _folded(inputs, rows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = folded.astype(np.float32).astype(np.float16).astype(np.float64)
+        return inputs.scale * CODE_MAX * np.abs(folded - rounded).sum(axis=-1)
+
+
+def query_load(inputs: DecodeInputs, rows: NDArray[np.int64]) -> F64:
+    """[rows, query_heads]: scale * sum_d |fp16(q)| * QUERY_LOAD / QUERY_BUDGET, what `int8-tc` compares with 1.
+
+    It is above query_error / QUERY_BUDGET (docs/numerics.md); infinite or NaN beyond FP16's range.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = _folded(inputs, rows).astype(np.float32).astype(np.float16).astype(np.float64)
+        return inputs.scale * np.abs(rounded).sum(axis=-1) * (QUERY_LOAD / QUERY_BUDGET)
 
 
 def fp32_bound(inputs: DecodeInputs, rows: NDArray[np.int64], out: F64) -> F64:
     """Bound on |kernel - oracle| for FP32 arithmetic and a BF16 store, [len(rows), query_heads, head_size].
 
     store   the result is rounded to BF16 once: U_BF16 * |out|, or half the smallest subnormal
-    logit   folding, product, head_size additions, scaling, subtraction of the maximum and exp each round once:
-            delta = (head_size + 6) * U_FP32 * logit_magnitude. A weight is then off by the factor exp(+-delta), and
-            sum p_c (v_c - out) * delta <= 2 * delta * v_max
-    sums    numerator and denominator add `candidates` terms each: 2 * candidates * U_FP32 * v_max
+    logit   folding, product, head_size additions, scaling, subtraction of the maximum and the argument of exp each
+            round once: delta = (head_size + 6) * U_FP32 * logit_magnitude; infinite where a partial sum may overflow
+    sums    numerator and denominator add `candidates` terms each, and exp is good to 2^-22:
+            (2 * candidates + 8) * U_FP32 * v_max
     """
-    return _store(out) + _arithmetic(inputs, rows, unit=U_FP32)
+    delta = _accumulation(inputs, rows, U_FP32)
+    delta[~(np.abs(_folded(inputs, rows)).sum(axis=-1) * CODE_MAX * max(inputs.scale, 1.0) < FP32_MAX)] = np.inf
+    known = survey(inputs, rows) if (np.tanh(delta / 2) > U_BF16).any() else None
+    return _bound(inputs, out, _weight_error(delta, known) + _sums(inputs, U_FP32))
 
 
 def fp16_bound(inputs: DecodeInputs, rows: NDArray[np.int64], out: F64) -> F64:
-    """Bound for the tensor-core arithmetic: FP16 operands, FP32 accumulators, probabilities as high part + residual.
+    """Bound for the arithmetic of `int8-tc`: tensor cores, and probabilities as two FP16 numbers.
 
     accumulation  tensor cores may truncate where FP32 arithmetic rounds: the terms of fp32_bound with twice the unit
-    query         Q' = fp16(query * key_scale) shifts logits by up to logit_shift: 2 * expm1(shift) * v_max
+    query         one FP16 number: Q' = fp16(query * key_scale) shifts logits by what `Survey.shift` finds on the row's
+                  own keys. That holds for a row and KV head whose query_load is at most 1 in every head.
+                  Else four INT8 digits: each channel is off by at most one unit of at most 2^-30 / 0.99 of the largest
+                  one, and the sums are exact integers that are rounded to FP32 a few times:
+                  scale * max |query * key_scale| * (head_size * 128 * 2^-30 / 0.99 + 10 U_FP32) + 10 U_FP32 * max |x|
     probability   p * 2^15 in two FP16 parts keeps 22 bits, or an absolute 2^-25 where the residual is subnormal:
-                  (2^-22 + candidates * 2^-40) * v_max; the row sum keeps the unrounded p, so the error does not cancel
+                  (2^-22 + candidates * 2^-40) * v_max; the row sum keeps the unrounded p, so the error does not cancel.
+                  FP32 probabilities, which deep tails get, are better than that.
     """
-    probability = 2.0**-22 + inputs.shape.candidates * 2.0**-40
-    rounding = 2 * np.expm1(logit_shift(inputs, rows)) + probability
-    return _store(out) + _arithmetic(inputs, rows, unit=2 * U_FP32) + rounding[:, :, None] * _v_max(inputs)
+    known = survey(inputs, rows)
+    shape = inputs.shape
+    with np.errstate(invalid="ignore", over="ignore"):
+        digit = shape.head_size * CODE_MAX * 2.0**-30 / 0.99 + 10 * U_FP32
+        digits = inputs.scale * np.abs(_folded(inputs, rows)).max(axis=-1) * digit + 10 * U_FP32 * known.largest
+        half = known.shift + _accumulation(inputs, rows, 2 * U_FP32)
+        delta = np.where(_on_half_path(inputs, rows), half, digits)
+    probability = 2.0**-22 + shape.candidates * 2.0**-40
+    return _bound(inputs, out, _weight_error(delta, known) + _sums(inputs, 2 * U_FP32) + probability)
 
 
-def _store(out: F64) -> F64:
-    return U_BF16 * np.abs(out) + SMALLEST_BF16
+def _on_half_path(inputs: DecodeInputs, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[rows, query_heads]: whether the row and KV head may be on the path whose bound is the wider one of the two."""
+    shape = inputs.shape
+    load = query_load(inputs, rows).reshape(len(rows), shape.kv_heads, shape.group).max(axis=2)
+    near = load <= 1 + 2.0**-9  # the kernel adds in FP16, which may lose 3 * 2^-11
+    small = (np.abs(inputs.value_scale) <= LARGE_VALUE_SCALE).all(axis=1)
+    return (near & small).repeat(shape.group, axis=1)
 
 
-def _arithmetic(inputs: DecodeInputs, rows: NDArray[np.int64], unit: float) -> F64:
-    delta = (inputs.shape.head_size + 6) * unit * logit_magnitude(inputs, rows)
-    return (2 * np.expm1(delta) + 2 * inputs.shape.candidates * unit)[:, :, None] * _v_max(inputs)
+def _folded(inputs: DecodeInputs, rows: NDArray[np.int64]) -> F64:
+    """[rows, query_heads, head_size]: query * key_scale, exact."""
+    with np.errstate(invalid="ignore"):  # 0 * inf
+        key_scale = inputs.key_scale.astype(np.float64).repeat(inputs.shape.group, axis=0)
+        return inputs.query[rows].astype(np.float64) * key_scale
 
 
-def _v_max(inputs: DecodeInputs) -> F64:
-    """[query_heads, head_size]: the largest magnitude of a dequantised value."""
-    return CODE_MAX * np.abs(inputs.value_scale.astype(np.float64)).repeat(inputs.shape.group, axis=0)
+def _accumulation(inputs: DecodeInputs, rows: NDArray[np.int64], unit: float) -> F64:
+    return (inputs.shape.head_size + 6) * unit * logit_magnitude(inputs, rows)
+
+
+def _weight_error(delta: F64, known: Survey | None) -> F64:
+    """[rows, query_heads]: half of what sum |p' - p| can be, twice."""
+    moved = np.tanh(delta / 2)
+    if known is not None:
+        with np.errstate(invalid="ignore", over="ignore"):
+            others = np.exp(np.minimum(known.others_log + 2 * delta, 0.0))
+        moved = np.where(np.isfinite(delta), np.minimum(moved, others), moved)
+    return 2 * moved
+
+
+def _sums(inputs: DecodeInputs, unit: float) -> float:
+    return (2 * inputs.shape.candidates + 8) * unit
+
+
+def _bound(inputs: DecodeInputs, out: F64, relative: F64) -> F64:
+    """The store, and `relative` [rows, query_heads] of the largest magnitude of a dequantised value."""
+    with np.errstate(invalid="ignore"):
+        v_max = CODE_MAX * np.abs(inputs.value_scale.astype(np.float64)).repeat(inputs.shape.group, axis=0)
+        return U_BF16 * np.abs(out) + SMALLEST_BF16 + relative[:, :, None] * v_max

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dsa_bench.model.plan import SplitPlan, VariantPlan
-from dsa_bench.model.request import CEILINGS
+from dsa_bench.model.request import CEILINGS, SPLIT_KERNELS
 from dsa_bench.model.shape import DecodeShape, ceil_div
 from dsa_bench.splits.rules import capped_splits, grouped_splits, seed_wave
 
@@ -66,6 +66,8 @@ class CudaDecode:
 
 def _why_one_wave(shape: DecodeShape, cta_slots: int, slots: str) -> str:
     target = seed_wave(shape.tiles, shape.row_heads, cta_slots)
+    if target >= shape.tiles:
+        return f"the whole row in one split, because {shape.row_heads} rows x KV heads fill {slots}"
     ctas = f"{shape.row_heads} x ceil({shape.tiles} / t) CTAs"
     return f"{target} tiles per split, the smallest power of two t whose {ctas} fit {slots}"
 
@@ -83,7 +85,7 @@ def effective_variants(
     """Every distinct launch once, in the order asked for; values that lead to the same launch share it."""
     by_name: dict[str, VariantPlan] = {}
     for kernel in kernels:
-        for requested in tiles_per_split if kernel == "int8-tc" else [None]:
+        for requested in tiles_per_split if kernel in SPLIT_KERNELS else [None]:
             variant = geometry.plan(kernel, shape, requested)
             known = by_name.get(variant.name)
             by_name[variant.name] = (

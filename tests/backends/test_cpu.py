@@ -23,6 +23,7 @@ from dsa_bench.oracle.attention import reference, relative_rms
 
 SPLITS = (1, 2, 3, 8, 32, 40)
 UNSPLIT = "previous"
+ONES = np.ones(4, np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -134,17 +135,17 @@ def test_a_poisoned_partial_without_weight_adds_nothing() -> None:
     )
     good = kernels.Partial(np.array([3.0], np.float32), np.array([2.0], np.float32), np.full((1, 4), 8.0, np.float32))
     for partials in ([nothing, good], [good, nothing], [nothing, good, nothing]):
-        assert (kernels.merge(partials) == 4.0).all()
-    assert (kernels.merge([nothing, nothing]) == 0.0).all()
+        assert (kernels.merge(partials, ONES) == 4.0).all()
+    assert (kernels.merge([nothing, nothing], ONES) == 0.0).all()
 
 
 def test_a_merge_weighs_by_the_maxima() -> None:
     def partial(m: float, l: float, acc: float) -> kernels.Partial:  # noqa: E741 - the maths
         return kernels.Partial(np.array([m], np.float32), np.array([l], np.float32), np.full((1, 2), acc, np.float32))
 
-    merged = kernels.merge([partial(0.0, 1.0, 10.0), partial(1.0, 1.0, 20.0)])
+    merged = kernels.merge([partial(0.0, 1.0, 10.0), partial(1.0, 1.0, 20.0)], ONES[:2])
     assert merged == pytest.approx(np.full((1, 2), (10 + 20 * math.e) / (1 + math.e)), rel=1e-6)
-    far = kernels.merge([partial(-1000.0, 1.0, 10.0), partial(1000.0, 1.0, 20.0)])
+    far = kernels.merge([partial(-1000.0, 1.0, 10.0), partial(1000.0, 1.0, 20.0)], ONES[:2])
     assert (far == 20.0).all()
 
 

@@ -15,7 +15,17 @@ from dsa_bench.model.inputs import BF16
 from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import DecodeShape
 from dsa_bench.oracle.attention import reference
-from dsa_bench.oracle.tolerance import SMALLEST_BF16, U_BF16, fp32_bound, logit_magnitude
+from dsa_bench.oracle.emulation import rounds_within
+from dsa_bench.oracle.tolerance import (
+    QUERY_BUDGET,
+    SMALLEST_BF16,
+    U_BF16,
+    fp16_bound,
+    fp32_bound,
+    logit_magnitude,
+    query_error,
+    query_load,
+)
 
 
 @given(st.floats(-3e38, 3e38))
@@ -60,3 +70,85 @@ def test_the_bound_grows_with_every_cause() -> None:
         assert (fp32_bound(other, answer.rows, answer.out) > bound).all()
     assert (bound > 0).all()
     assert (bound < 0.02 * np.abs(inputs.value_scale).max() * 128).all(), "and is small beside the values"
+
+
+@given(
+    st.lists(st.floats(-30, 30), min_size=1, max_size=40),
+    st.floats(1e-6, 8),
+    st.integers(0, 2**32 - 1),
+)
+def test_weights_move_by_no_more_than_the_bound(x: list[float], delta: float, seed: int) -> None:
+    """sum |p' - p| <= 2 min(tanh(delta / 2), w exp(2 delta)) for any errors within +-delta, mostly at its ends."""
+    exact = np.array(x)
+    rng = np.random.default_rng(seed)
+    errors = rng.choice([-1.0, 1.0, rng.uniform(-1, 1)], exact.size) * delta
+    p, moved = softmax(exact), softmax(exact + errors)
+    others = 1 - p.max()
+    bound = 2 * min(np.tanh(delta / 2), others * np.exp(2 * delta))
+    assert np.abs(moved - p).sum() <= bound * (1 + 1e-12) + 1e-14
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    weights = np.exp(x - x.max())
+    return weights / weights.sum()
+
+
+def test_both_bounds_on_weights_are_reached() -> None:
+    """Two candidates delta apart either way; and a far one that all errors favour."""
+    delta = 0.3
+    moved = np.abs(softmax(np.array([delta, -delta])) - softmax(np.array([-delta, delta]))).sum()
+    assert moved == 2 * 2 * np.tanh(delta) / 2
+    p, q = softmax(np.array([0.0, -20.0])), softmax(np.array([-delta, -20.0 + delta]))
+    assert np.abs(q - p).sum() > 2 * p[1] * (np.exp(2 * delta) - 1) * 0.999
+
+
+def test_a_dominant_candidate_makes_huge_logits_sharp() -> None:
+    """The gap allows rounding errors of many nats; a second candidate within them does not, nor does an overflow."""
+    inputs = decode_inputs(DecodeShape(rows=1, context=64, candidates=64, query_heads=2), DataSpec(seed=1))
+    huge = replace(inputs, query=(inputs.query.astype(np.float32) * 2.0**28).astype(BF16))
+    answer = reference(huge)
+    v_max = 128 * np.abs(inputs.value_scale).max()
+    for bound in (fp32_bound, fp16_bound):
+        assert (logit_magnitude(huge, answer.rows) > 1e9).all()
+        assert bound(huge, answer.rows, answer.out).max() < 0.01 * v_max
+    twin = replace(huge, key=huge.key.copy())
+    twin.key[:, 1:] = twin.key[:, :1]
+    assert fp32_bound(twin, answer.rows, answer.out).max() > v_max
+    same = replace(huge, selected=np.full_like(huge.selected, 5))
+    assert fp32_bound(same, answer.rows, reference(same).out).max() < 0.01 * v_max, "duplicates have one logit"
+    beyond = replace(huge, key_scale=huge.key_scale * np.float32(2.0**110))
+    assert fp32_bound(beyond, answer.rows, answer.out).max() > v_max
+    assert fp16_bound(beyond, answer.rows, answer.out).max() < 0.01 * v_max, "digits do not overflow"
+
+
+def test_the_query_budget_decides_which_bound_of_a_logit_counts() -> None:
+    """Beyond it the digits are better than one FP16 number at it, for every head that shares the KV head."""
+    shape = DecodeShape(rows=1, context=256, candidates=256, query_heads=4)
+    inputs = decode_inputs(shape, DataSpec(query_std=3.0))
+    louder = replace(inputs, query=inputs.query.copy())
+    louder.query[:, 0] = (louder.query[:, 0].astype(np.float32) * 4).astype(BF16)
+    rows = np.arange(1)
+    assert query_load(inputs, rows).max() < 1 < query_load(louder, rows)[0, 0]
+    out = np.zeros((1, 4, 256))
+    before, after = fp16_bound(inputs, rows, out)[0], fp16_bound(louder, rows, out)[0]
+    assert (after[1] < 0.2 * before[1]).all(), "its group"
+    assert (after[2:] == before[2:]).all(), "the other KV head"
+    large = replace(inputs, value_scale=inputs.value_scale * np.float32(2.0**24))
+    assert (fp16_bound(large, rows, out) < 2.0**24 * 0.2 * fp16_bound(inputs, rows, out)).all()
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(-30, 12), st.integers(0, 20), st.sampled_from([2.0**-10, 1 / 16, 0.3, 1.0]))
+def test_the_load_is_above_what_the_rounding_does(seed: int, size: float, spread: int, scale: float) -> None:
+    """So a head within its budget by the sum of |q'| is within it by eps, for any products; also as the kernel adds."""
+    rng = np.random.default_rng(seed)
+    inputs = decode_inputs(DecodeShape(rows=1, context=1, candidates=1, query_heads=4), DataSpec())
+    products = rng.uniform(0.5, 2, (2, 256)) * 2.0 ** (size - rng.integers(0, spread + 1, (2, 256)))
+    inputs = replace(inputs, key_scale=products.astype(np.float32), scale=scale)
+    inputs.query[:] = 1.0
+    rows = np.arange(1)
+    eps, load = query_error(inputs, rows)[0], query_load(inputs, rows)[0]
+    assert (eps[load <= 1 + 2.0**-9] <= QUERY_BUDGET).all()
+    half = inputs.key_scale.astype(np.float16).astype(np.float64)
+    for head, at in ((0, 0), (1, 2)):
+        within = rounds_within(half[head : head + 1], np.float32(scale), QUERY_BUDGET)
+        assert load[at] <= 1 + 2.0**-9 if within else load[at] > 1 - 2.0**-9

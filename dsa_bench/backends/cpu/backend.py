@@ -15,10 +15,13 @@ from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingType
 from dsa_bench.backends.base import Launch
 from dsa_bench.backends.cpu import kernels
 from dsa_bench.model.device import DeviceFacts
+from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import BF16, DecodeInputs
 from dsa_bench.model.plan import VariantPlan
+from dsa_bench.model.request import EMULATION
+from dsa_bench.oracle import emulation
 from dsa_bench.oracle.attention import F64
-from dsa_bench.oracle.tolerance import fp32_bound
+from dsa_bench.oracle.tolerance import fp16_bound, fp32_bound
 from dsa_bench.splits.geometry import CpuDecode, DecodeGeometry
 
 
@@ -41,7 +44,10 @@ def _cpu_model() -> str:
 
 
 class CpuBackend:
-    """Both decode kernels in NumPy. BLAS is held to one thread, so that the pool's tasks are the parallelism."""
+    """Both decode kernels in NumPy, and the emulation of the GPU's arithmetic.
+
+    BLAS is held to one thread, so that the pool's tasks are the parallelism.
+    """
 
     def __init__(self) -> None:
         self.device = cpu_device()
@@ -56,7 +62,7 @@ class CpuBackend:
         return hashlib.sha256(f"{kernel}\0{np.__version__}\0".encode() + source).hexdigest()[:16]
 
     def bound(self, kernel: str, inputs: DecodeInputs, rows: NDArray[np.int64], out: F64) -> F64:
-        return fp32_bound(inputs, rows, out)
+        return (fp16_bound if kernel == EMULATION else fp32_bound)(inputs, rows, out)
 
     def device_kernels(self, kernel: str) -> tuple[str, ...]:
         return ()
@@ -85,9 +91,21 @@ class CpuDecodeBuffers:
         self._inputs = inputs
         self._run = run
         self._out = np.zeros(inputs.query.shape, BF16)
+        self._paths: dict[str, list[dict[str, int]]] = {}
 
     def launcher(self, variant: VariantPlan) -> Launch:
+        if variant.kernel == EMULATION:
+            return self._emulated_launch(variant)
         return self._split_launch(variant) if variant.requested else self._unsplit_launch()
+
+    def paths(self, variant: VariantPlan) -> dict[str, int] | None:
+        """See backends.base.TellsPaths: the emulation can tell; the other kernels compute in one way."""
+        if variant.kernel != EMULATION:
+            return None
+        if variant.name not in self._paths:
+            self._emulated_launch(variant)(0)
+        taken = self._paths[variant.name]
+        return {path: sum(of_row_head[path] for of_row_head in taken) for path in emulation.PATHS}
 
     def fill_output(self, value: float) -> None:
         self._out[:] = value
@@ -104,7 +122,7 @@ class CpuDecodeBuffers:
 
         def attend_row_head(task: int) -> None:
             row, kv_head = divmod(task, shape.kv_heads)
-            self._store(row, kv_head, [kernels.attend(self._inputs, row, kv_head, whole_list)])
+            self._merge(row, kv_head, [kernels.attend(self._inputs, row, kv_head, whole_list)])
 
         return lambda _: self._run(attend_row_head, shape.row_heads)
 
@@ -122,7 +140,7 @@ class CpuDecodeBuffers:
 
         def merge_row_head(row_head: int) -> None:
             row, kv_head = divmod(row_head, shape.kv_heads)
-            self._store(row, kv_head, partials[row_head * plan.splits : (row_head + 1) * plan.splits])
+            self._merge(row, kv_head, partials[row_head * plan.splits : (row_head + 1) * plan.splits])
 
         def launch(_: int) -> None:
             self._run(attend_split, shape.row_heads * plan.splits)
@@ -130,6 +148,27 @@ class CpuDecodeBuffers:
 
         return launch
 
-    def _store(self, row: int, kv_head: int, partials: list[kernels.Partial]) -> None:
+    def _emulated_launch(self, variant: VariantPlan) -> Launch:
+        shape = self._inputs.shape
+        if not 0.0 <= self._inputs.scale <= emulation.MAX_SCALE:
+            raise VariantRefused(f"softmax scale {self._inputs.scale:g}: int8-tc takes 0 to {emulation.MAX_SCALE:g}")
+
+        def attend_row_head(task: int) -> None:
+            row, kv_head = divmod(task, shape.kv_heads)
+            out, paths[task] = emulation.attend_row(self._inputs, row, kv_head, variant.split)
+            self._store(row, kv_head, out)
+
+        def launch(_: int) -> None:
+            self._run(attend_row_head, shape.row_heads)
+            self._paths[variant.name] = paths
+
+        paths: list[dict[str, int]] = [{} for _ in range(shape.row_heads)]
+        return launch
+
+    def _merge(self, row: int, kv_head: int, partials: list[kernels.Partial]) -> None:
+        self._store(row, kv_head, kernels.merge(partials, self._inputs.value_scale[kv_head]))
+
+    def _store(self, row: int, kv_head: int, out: kernels.F32) -> None:
         group = self._inputs.shape.group
-        self._out[row, kv_head * group : (kv_head + 1) * group] = kernels.merge(partials)
+        with np.errstate(over="ignore", invalid="ignore"):  # to BF16
+            self._out[row, kv_head * group : (kv_head + 1) * group] = out

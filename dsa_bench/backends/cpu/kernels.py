@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Split-KV attention of one row over its gathered INT8 candidates, in NumPy and FP32.
 
-A partial is (m, l, acc) in the natural-log domain: m = max x, l = sum exp(x - m),
-acc[d] = value_scale[d] * sum exp(x - m) * v8[d], not divided by l. A split without a candidate gives -inf, 0 and 0.
+A partial is (m, l, acc) in the natural-log domain: m = max x, l = sum exp(x - m), acc[d] = sum exp(x - m) * v8[d], not
+divided by l. A split without a candidate gives -inf, 0 and 0. value_scale comes last, so that it can be any number.
 """
 
 from typing import NamedTuple
@@ -23,6 +23,7 @@ class Partial(NamedTuple):
     acc: F32
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def attend(inputs: DecodeInputs, row: int, kv_head: int, part: slice) -> Partial:
     """The partial of one row and KV head over the entries `part` of the row's list."""
     shape = inputs.shape
@@ -37,7 +38,7 @@ def attend(inputs: DecodeInputs, row: int, kv_head: int, part: slice) -> Partial
     m = x.max(axis=1)
     p = np.exp(x - m[:, None])
     acc = p @ np.take(inputs.value[kv_head], positions, axis=0).astype(np.float32)
-    return Partial(m, p.sum(axis=1), acc * inputs.value_scale[kv_head])
+    return Partial(m, p.sum(axis=1), acc)
 
 
 def empty_partial(group: int, head_size: int) -> Partial:
@@ -47,18 +48,22 @@ def empty_partial(group: int, head_size: int) -> Partial:
     )
 
 
-def merge(partials: list[Partial]) -> F32:
-    """[group, head_size]: the splits' weighted mean. A partial without weight adds nothing, whatever its acc holds.
+@np.errstate(over="ignore", invalid="ignore")
+def merge(partials: list[Partial], value_scale: F32) -> F32:
+    """[group, head_size]: the splits' weighted mean, times value_scale [head_size].
 
-    Never computes inf - inf; a row without a candidate gives zeros.
+    A partial whose l is 0 adds nothing, whatever its acc holds; a row without a candidate gives zeros. Never computes
+    inf - inf, but what is NaN in a partial with weight stays NaN.
     """
-    m = np.stack([partial.m for partial in partials])
+    m = np.stack([np.where(partial.l == 0, -np.inf, partial.m) for partial in partials])
     top = m.max(axis=0)
     weight = np.exp(m - np.where(top == -np.inf, np.float32(0), top))
     total = np.zeros_like(top)
     acc = np.zeros_like(partials[0].acc)
     for factor, partial in zip(weight, partials, strict=True):
-        live = partial.l > 0
+        live = partial.l != 0
         total[live] += factor[live] * partial.l[live]
         acc[live] += factor[live, None] * partial.acc[live]
-    return np.divide(acc, total[:, None], out=np.zeros_like(acc), where=total[:, None] > 0)
+    some = total[:, None] != 0
+    mean = np.divide(acc, total[:, None], out=np.zeros_like(acc), where=some)
+    return np.multiply(mean, value_scale, out=mean, where=some)

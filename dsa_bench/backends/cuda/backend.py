@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The GPU backend: compile what this device runs, load it, and launch it on a stream of its own."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -11,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.backends.base import Launch
-from dsa_bench.backends.cuda.conditions import refuse_beyond_fp16
-from dsa_bench.backends.cuda.decode import DecodeLauncher, DeviceInputs, Workspace
+from dsa_bench.backends.cuda.decode import AUTOMATIC_PATHS, DecodeLauncher, DeviceInputs, Paths, Workspace
 from dsa_bench.backends.cuda.device import cuda_device
 from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch
 from dsa_bench.backends.cuda.memory import Device, allocate, download_bf16, upload
@@ -20,7 +18,7 @@ from dsa_bench.jit.load import load_module
 from dsa_bench.jit.modules import compile_each, module_hash
 from dsa_bench.jit.optional import load
 from dsa_bench.jit.target import device_target
-from dsa_bench.model.errors import CannotMeasure, CompileFailed, VariantRefused
+from dsa_bench.model.errors import CannotMeasure, CompileFailed, OutOfDeviceMemory, VariantRefused
 from dsa_bench.model.inputs import BF16, DecodeInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.shape import ceil_div
@@ -83,11 +81,16 @@ class CudaBackend:
         return CudaDecodeBuffers(self, inputs, copies)
 
     def calls(
-        self, variant: VariantPlan, inputs: DecodeInputs, copies: list[DeviceInputs], out: Device
+        self,
+        variant: VariantPlan,
+        inputs: DecodeInputs,
+        copies: list[DeviceInputs],
+        out: Device,
+        paths: Paths = AUTOMATIC_PATHS,
     ) -> list[list[KernelLaunch]]:
         """The launches of one call, over each copy of the inputs.
 
-        Raises VariantRefused if the kernel cannot run here or does not take the shape, BadInput for data beyond it.
+        Raises VariantRefused if the kernel cannot run here or does not take the shape.
         """
         self._require(variant.kernel)
         shape, build = inputs.shape, self._launcher
@@ -97,10 +100,14 @@ class CudaBackend:
             source = np.random.default_rng(0).bytes(max(_gathered_bytes(inputs) // 32, 1) * 16)
             host = np.frombuffer(source, np.uint8)
             return [[build.copy(upload(host), allocate(host.shape, np.uint8))] for _ in copies]
-        if variant.kernel == "int8-tc":
-            refuse_beyond_fp16(inputs)
         workspace = Workspace.allocate(shape, variant.split)
-        return [build.launches(variant, shape, copy, workspace, out) for copy in copies]
+        return [build.launches(variant, shape, copy, workspace, out, paths) for copy in copies]
+
+    def path_names(self) -> list[str]:
+        """The paths of `int8-tc` in the order of their numbers, as its module publishes them."""
+        constants = self._kernels["decode_int8_tc"].facts.constants
+        numbers = {name.removeprefix("path_"): at for name, at in constants.items() if name.startswith("path_")}
+        return sorted(numbers, key=lambda name: numbers[name])
 
     def synchronize(self) -> None:
         """Wait for the stream. CannotMeasure if a launch failed: the device's context cannot be used after that."""
@@ -139,8 +146,22 @@ class CudaBackend:
             )
 
     def _cold_copies(self, inputs: DecodeInputs) -> int:
-        """Copies of the inputs whose gathered rows together are COLD_L2_SIZES times the L2."""
-        return ceil_div(COLD_L2_SIZES * (self.device.l2_bytes or 0), max(_distinct_bytes(inputs), 1))
+        """Copies of the inputs whose gathered rows together are COLD_L2_SIZES times the L2.
+
+        Raises CannotMeasure if the cell gathers nothing, or the copies do not fit the device's free memory.
+        """
+        distinct = _distinct_bytes(inputs)
+        if not distinct:
+            raise CannotMeasure(f"--l2 cold: {inputs.shape.key} gathers nothing that could be cold; use --l2 warm")
+        copies = ceil_div(COLD_L2_SIZES * (self.device.l2_bytes or 0), distinct)
+        needed = copies * inputs.nbytes
+        free, _ = load("cupy").cuda.runtime.memGetInfo()
+        if needed > free:
+            raise CannotMeasure(
+                f"--l2 cold: {inputs.shape.key} needs {copies} copies of its inputs, {needed / 2**30:.1f} GiB, and "
+                f"{free / 2**30:.1f} GiB are free; use --l2 warm or a shorter --context"
+            )
+        return copies
 
 
 class CudaDecodeBuffers:
@@ -154,8 +175,31 @@ class CudaDecodeBuffers:
         self._device = [DeviceInputs.upload(inputs) for _ in range(copies)]
 
     def launcher(self, variant: VariantPlan) -> Launch:
-        calls = self._backend.calls(variant, self._inputs, self._device, self._out)
-        return _rotating([[launch.enqueue for launch in call] for call in calls])
+        try:
+            calls = self._backend.calls(variant, self._inputs, self._device, self._out)
+        except OutOfDeviceMemory as error:
+            raise VariantRefused(f"{variant.name}: {error}") from error
+
+        def launch(call: int) -> None:
+            for kernel in calls[call % len(calls)]:
+                kernel.enqueue()
+
+        return launch
+
+    def paths(self, variant: VariantPlan, forced: int = -1) -> dict[str, int] | None:
+        """Launch once and count: {path: CTAs that ended on it}. None for a kernel with one path.
+
+        forced  -1, or the number of the path that every CTA takes, whatever the inputs
+        """
+        if variant.kernel != "int8-tc":
+            return None
+        names = self._backend.path_names()
+        counts = upload(np.zeros(len(names), np.uint32))
+        (call,) = self._backend.calls(variant, self._inputs, self._device[:1], self._out, Paths(forced, counts))
+        for launch in call:
+            launch.enqueue()
+        self._backend.synchronize()
+        return dict(zip(names, map(int, counts.get()), strict=True))
 
     def fill_output(self, value: float) -> None:
         pattern = int(np.array(value, np.float32).astype(BF16).view(np.uint16))
@@ -169,24 +213,6 @@ class CudaDecodeBuffers:
 
     def close(self) -> None:
         self._device.clear()
-
-
-def _rotating(calls: list[list[Callable[[], None]]]) -> Launch:
-    """Call number i enqueues the launches over copy i of the inputs, round and round."""
-    if len(calls) == 1 and len(calls[0]) == 2:
-        first, second = calls[0]
-
-        def launch_pair(_: int) -> None:
-            first()
-            second()
-
-        return launch_pair
-
-    def launch(call: int) -> None:
-        for enqueue in calls[call % len(calls)]:
-            enqueue()
-
-    return launch
 
 
 def _gathered_bytes(inputs: DecodeInputs) -> int:

@@ -18,6 +18,11 @@ from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.shape import DecodeShape, ceil_div
 
 GRID_LIMIT_YZ = 65535
+MAX_SCALE = 1.0
+"""Softmax scale up to which the bounds of `int8-tc` hold (seed 000, section 1)."""
+MAX_CANDIDATES = 2**20
+"""Candidates up to which its integer sums are exact (kernels/dsa/decode_int8_tc.cu)."""
+NULL = np.uint64(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +73,21 @@ class Workspace:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Paths:
+    """How `int8-tc` chooses its arithmetic, for tests and explanations; by default it chooses, and nobody counts.
+
+    forced  -1, or the path that every CTA takes
+    counts  uint32 counters on the device, one for each path, to which each CTA adds; or a null pointer
+    """
+
+    forced: int = -1
+    counts: Any = NULL
+
+
+AUTOMATIC_PATHS = Paths()
+
+
 class DecodeLauncher:
     """Builds the launches of one call, on one stream, for the kernels that loaded."""
 
@@ -77,13 +97,19 @@ class DecodeLauncher:
         self._programmatic = programmatic
 
     def launches(
-        self, variant: VariantPlan, shape: DecodeShape, inputs: DeviceInputs, workspace: Workspace, out: Device
+        self,
+        variant: VariantPlan,
+        shape: DecodeShape,
+        inputs: DeviceInputs,
+        workspace: Workspace,
+        out: Device,
+        paths: Paths = AUTOMATIC_PATHS,
     ) -> list[KernelLaunch]:
-        """The kernels of one call in order. VariantRefused if the kernel does not take the shape."""
+        """The kernels of one call in order. VariantRefused if the kernel does not take the shape or the scale."""
         if variant.kernel == "previous":
             attention = self._grouped(shape, variant.split, inputs, workspace)
         else:
-            attention = self._int8_tc(shape, variant.split, inputs, workspace)
+            attention = self._int8_tc(shape, variant.split, inputs, workspace, paths)
         return [attention, self._merge(shape, variant.split, workspace, out)]
 
     def gather(self, shape: DecodeShape, plan: SplitPlan, inputs: DeviceInputs) -> KernelLaunch:
@@ -109,14 +135,21 @@ class DecodeLauncher:
         grid = self._grid(kernel, shape, shape.kv_heads * parts, plan.splits)
         return KernelLaunch(kernel, grid, self._attention_arguments(inputs, workspace, sizes), self._stream)
 
-    def _int8_tc(self, shape: DecodeShape, plan: SplitPlan, inputs: DeviceInputs, workspace: Workspace) -> KernelLaunch:
+    def _int8_tc(
+        self, shape: DecodeShape, plan: SplitPlan, inputs: DeviceInputs, workspace: Workspace, paths: Paths
+    ) -> KernelLaunch:
         kernel = self._kernels["decode_int8_tc"]
         group, head_size = kernel.facts.constants["max_group"], kernel.facts.constants["head_size"]
         self._refuse_unless(kernel, shape.head_size == head_size, f"head size {head_size}", shape)
         self._refuse_unless(kernel, shape.group <= group, f"up to {group} query heads per KV head", shape)
+        self._refuse_unless(kernel, 0.0 <= inputs.scale <= MAX_SCALE, f"softmax scales from 0 to {MAX_SCALE:g}", shape)
+        self._refuse_unless(kernel, shape.candidates <= MAX_CANDIDATES, f"up to {MAX_CANDIDATES} candidates", shape)
         sizes = (shape.context, shape.candidates, shape.group)
         grid = self._grid(kernel, shape, shape.kv_heads, plan.splits)
-        return KernelLaunch(kernel, grid, self._attention_arguments(inputs, workspace, sizes), self._stream)
+        arguments = self._attention_arguments(inputs, workspace, sizes)
+        if "paths" in kernel.facts.constants:  # older revisions, which tools/ab.py measures, chose in no way
+            arguments += [np.int32(paths.forced), paths.counts]
+        return KernelLaunch(kernel, grid, arguments, self._stream)
 
     def _merge(self, shape: DecodeShape, plan: SplitPlan, workspace: Workspace, out: Device) -> KernelLaunch:
         kernel = self._kernels["merge_partials"]
@@ -138,4 +171,4 @@ class DecodeLauncher:
     @staticmethod
     def _refuse_unless(kernel: Kernel, fits: bool, what: str, shape: DecodeShape) -> None:
         if not fits:
-            raise VariantRefused(f"{kernel.name} takes {what}; {shape.key} is left to `previous`")
+            raise VariantRefused(f"{kernel.name} takes {what}, not {shape.key}")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dsa_bench.jit.load import LoadedModule
 from dsa_bench.jit.optional import load
-from dsa_bench.model.errors import CannotMeasure
+from dsa_bench.model.errors import CannotMeasure, VariantRefused
 
 Argument = Any
 """A NumPy scalar of the parameter's type, or a device array, passed as its pointer."""
@@ -37,14 +37,6 @@ class Kernel:
         return self.check(
             self._driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 self.function, self.threads, self.facts.dynamic_smem_bytes
-            )
-        )
-
-    def attribute(self, name: str) -> int:
-        """A CU_FUNC_ATTRIBUTE_* of the loaded function, such as PTX_VERSION."""
-        return self.check(
-            self._driver.cuFuncGetAttribute(
-                getattr(self._driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}"), self.function
             )
         )
 
@@ -90,10 +82,10 @@ class KernelLaunch:
         self._success = driver.CUresult.CUDA_SUCCESS
 
     def enqueue(self) -> None:
-        """Enqueue; allocates and waits for nothing."""
-        result = self._launch(self._config, self._kernel.function, self._address, 0)
-        if result[0] != self._success:
-            self._kernel.check(result)
+        """Enqueue; allocates and waits for nothing. VariantRefused if the driver does not take the launch."""
+        (status,) = self._launch(self._config, self._kernel.function, self._address, 0)
+        if status != self._success:
+            raise VariantRefused(f"{self._kernel.name}: the driver refused the launch ({status.name})")
 
 
 def _parameter(argument: Argument) -> NDArray[Any]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.jit.optional import load
-from dsa_bench.model.errors import CannotMeasure
+from dsa_bench.model.errors import OutOfDeviceMemory
 from dsa_bench.model.inputs import BF16
 
 Device = Any
@@ -15,7 +15,7 @@ Device = Any
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> Device:
-    """An uninitialised device array of its own cudaMalloc. CannotMeasure if the memory is not there."""
+    """An uninitialised device array of its own cudaMalloc. OutOfDeviceMemory if it is not there."""
     cupy = load("cupy")
     dtype = np.dtype(np.uint16) if dtype == BF16 else np.dtype(dtype)
     size = max(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, 1)
@@ -23,7 +23,7 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> Device:
         memory = cupy.cuda.Memory(size)
     except (cupy.cuda.runtime.CUDARuntimeError, MemoryError) as error:
         free, total = cupy.cuda.runtime.memGetInfo()
-        raise CannotMeasure(
+        raise OutOfDeviceMemory(
             f"{size / 2**20:.0f} MiB of GPU memory are not there ({free / 2**20:.0f} of {total / 2**20:.0f} MiB free); "
             "free some, or ask for fewer rows, a shorter context or --l2 warm"
         ) from error

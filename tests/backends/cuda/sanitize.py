@@ -43,6 +43,9 @@ def launch_everything() -> int:
             outcome = compare(out, oracle.out, backend.bound(kernel, inputs, oracle.rows, oracle.out), oracle.rows)
             assert outcome.status == "ok", f"{shape.key}, {kernel}, {splits} splits: {outcome.reason}"
             checked += 1
+        for forced in range(3) if head_size == 256 else ():
+            buffers.paths(VariantPlan("int8-tc", (1,), SplitPlan(shape.tiles, 2), shape.row_heads * 2), forced)
+            checked += 1
         for kernel in ("gather", "copy") if head_size == 256 else ():
             buffers.launcher(backend.geometry.plan(kernel, shape, None))(0)
             backend.synchronize()

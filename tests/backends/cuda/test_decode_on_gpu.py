@@ -195,6 +195,57 @@ def test_the_error_is_the_rounding_of_the_output(backend: Any) -> None:
         assert np.sqrt(np.mean(np.square(errors[kernel]))) <= 1.04 * floor, kernel
 
 
+PATHS = {
+    "half": DataSpec(seed=2),
+    "digits": DataSpec(seed=2, query_std=11.2),
+    "single": DataSpec(seed=2, query_std=5.6, value_scale_multiplier=1.2e7),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_cta_takes_the_path_that_its_inputs_need(backend: Any, path: str) -> None:
+    inputs = decode_inputs(DecodeShape(4, 4096, 1024), PATHS[path])
+    buffers = backend.load(inputs, "warm")
+    variant = plan("int8-tc", inputs.shape, 2)
+    taken = buffers.paths(variant)
+    assert list(taken) == list(PATHS), "the fastest first"
+    assert taken == dict.fromkeys(PATHS, 0) | {path: variant.ctas}
+    check(backend, inputs, "int8-tc", 2)
+
+
+def test_rows_choose_for_themselves(backend: Any) -> None:
+    """Large queries in one row of four send that row's CTAs to another path, and change no bit of the others."""
+    inputs = decode_inputs(DecodeShape(4, 4096, 1024), DataSpec(seed=2))
+    variant = plan("int8-tc", inputs.shape, 4)
+    before = backend.load(inputs, "warm")
+    usual = run_poisoned(before.launcher(variant), before).view(np.uint16)
+    inputs.query[2] = (inputs.query[2].astype(np.float32) * 2.0**20).astype(BF16)
+    buffers = backend.load(inputs, "warm")
+    assert buffers.paths(variant) == {"half": 24, "digits": 8, "single": 0}
+    mixed = run_poisoned(buffers.launcher(variant), buffers).view(np.uint16)
+    assert np.array_equal(mixed[[0, 1, 3]], usual[[0, 1, 3]])
+
+
+@pytest.mark.parametrize("forced", range(3))
+def test_every_path_is_right_on_ordinary_data(backend: Any, forced: int) -> None:
+    inputs = decode_inputs(DecodeShape(3, 4096, 1500), DataSpec(seed=7, invalid_fraction=0.2))
+    buffers = backend.load(inputs, "warm")
+    oracle = reference(inputs)
+    bound = backend.bound("int8-tc", inputs, oracle.rows, oracle.out)
+    for splits in (1, 5, 24):
+        buffers.fill_output(POISON)
+        variant = plan("int8-tc", inputs.shape, splits)
+        assert list(buffers.paths(variant, forced).values())[forced] == variant.ctas
+        checked = compare(buffers.output(), oracle.out, bound, oracle.rows)
+        assert checked.status == "ok", checked.reason
+
+
+def test_a_scale_above_one_is_refused(backend: Any) -> None:
+    inputs = dataclasses.replace(decode_inputs(DecodeShape(1, 256, 128), DataSpec()), scale=1.5)
+    with pytest.raises(VariantRefused, match="softmax scales from 0 to 1"):
+        check(backend, inputs, "int8-tc", 2)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_same_input_gives_the_same_bits_and_other_rows_change_nothing(backend: Any, kernel: str) -> None:
     inputs = decode_inputs(DecodeShape(8, 8192, 2048), DataSpec(seed=1))

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""`dsa-bench check` on the CPU backend."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Command = Callable[..., Any]
+CPU = ("check", "--backend", "cpu")
+
+
+def test_the_table(command: Command) -> None:
+    outcome = command(*CPU, "--case", "tail-30", "softmax-scale")
+    lines = outcome.out.splitlines()
+    assert (outcome.code, outcome.err) == (0, "")
+    assert lines[0].split() == ["case", "kernel", "status", "expected", "found", "ulps", "of", "tol.", "paths"]
+    assert lines[1].split()[:5] == ["tail-30", "previous", "ok", "107886", "108032"]
+    assert lines[3].split()[-4:] == ["digits", "96,", "single", "12"]
+    assert lines[-2].startswith("softmax-scale, emulation: refused: softmax scale 1.07374e+09: int8-tc takes 0 to 1")
+    assert lines[-1] == "6 checks: 5 ok, 1 refused"
+
+
+def test_json_holds_every_number_and_no_other(command: Command) -> None:
+    outcome = command(*CPU, "--case", "products-beyond-fp32,nan-query", "--kernels", "previous", "--format", "json")
+    document = json.loads(outcome.out, parse_constant=lambda text: pytest.fail(text))
+    assert (document["schema"], document["schema_version"], document["backend"]) == ("dsa-bench/check", 1, "cpu")
+    limit, right = document["rows"]
+    assert (limit["status"], limit["found"], limit["error_ulps"], limit["used"]) == ("limit", "nan", "inf", "inf")
+    assert (right["status"], right["paths"], right["tolerance"], right["runs"]) == ("ok", None, "ulp 1", 3)
+    assert outcome.code == 0
+
+
+def test_an_undeclared_miss_is_exit_1(command: Command, monkeypatch: pytest.MonkeyPatch, tampered_backend: Any) -> None:
+    def tamper(plan: Any, out: Any) -> None:
+        if plan.kernel == "int8-tc":
+            out[0, 3, 5] = 99
+
+    monkeypatch.setattr("dsa_bench.backends.cpu.backend.CpuBackend", lambda: tampered_backend(tamper))
+    outcome = command(*CPU, "--case", "toy-row", "tail-18")
+    assert outcome.code == 1
+    assert "out[0, 3, 5] is 99, FP64 17.3106" in outcome.out
+    assert outcome.err == "dsa-bench: error: wrong result: toy-row (int8-tc), tail-18 (int8-tc)\n"
+
+
+def test_a_case_that_no_kernel_takes_is_exit_3(command: Command) -> None:
+    outcome = command(*CPU, "--case", "softmax-scale", "--kernels", "emulation")
+    assert outcome.code == 3
+    assert outcome.err.startswith("dsa-bench: error: no kernel takes softmax-scale")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--case", "no-such"), "--case no-such: is none of cancelling-products, fine-cancellation, "),
+        (("--kernels", "flash"), "'flash' is not one of previous, int8-tc, emulation"),
+        (("--op", "prefill"), "'prefill' is not one of decode"),
+        (("--format", "csv"), "'csv' is not one of table, json"),
+        (("--case",), "--case: needs at least one value"),
+    ],
+)
+def test_bad_usage_names_what_there_is(command: Command, options: tuple[str, ...], message: str) -> None:
+    outcome = command(*CPU, *options)
+    assert outcome.code == 2
+    assert message in outcome.error
+
+
+def test_auto_says_what_it_checks(command: Command) -> None:
+    """F1, NVIDIA/cudf#6602."""
+    outcome = command("check", "--case", "toy-row", "--kernels", "previous")
+    assert outcome.code == 0
+    assert outcome.err.startswith("dsa-bench: measuring the CPU backend: ")
