@@ -52,6 +52,9 @@ class FakeTimer:
         self.elapsed_us += read * launches
         return Timing(read, read)
 
+    def forget(self) -> None:
+        """Nothing was kept."""
+
 
 @pytest.fixture
 def fake_timer() -> type[FakeTimer]:

@@ -14,31 +14,29 @@ MIN_VISIT_US = 2_000.0
 
 
 class VisitGraphs:
-    """A graph for each variant of the cell that is being measured, captured on the launch stream and uploaded."""
+    """A graph of a visit's launches for each variant of the cell, captured on the launch stream and uploaded.
+
+    A visit is whole turns of the variant's copies, so that every graph ends where it began, at copy 0, and a cold one
+    reads each copy as late as the others do.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._graphs: dict[tuple[str, int], Any] = {}
-        self._variants: dict[str, Variant] = {}
 
-    def graph(self, variant: Variant, launches: int) -> tuple[Any, int]:
-        """(graph, calls in it): at least `launches`, in whole turns of the variant's copies.
-
-        Every graph then ends where it began, at copy 0, and a cold one reads each copy as late as the others do.
-        """
-        count = -(-launches // variant.copies) * variant.copies
-        if self._variants.setdefault(variant.name, variant) is not variant:  # of another cell, whose buffers are gone
-            self._graphs.clear()
-            self._variants = {variant.name: variant}
-        key = (variant.name, count)
+    def graph(self, variant: Variant, launches: int) -> Any:
+        key = (variant.name, launches)
         if key not in self._graphs:
             with self._stream:
                 self._stream.begin_capture()
-                for call in range(count):
+                for call in range(launches):
                     variant.launch(call)
                 self._graphs[key] = self._stream.end_capture()
             self._graphs[key].upload(self._stream)
-        return self._graphs[key], count
+        return self._graphs[key]
+
+    def clear(self) -> None:
+        self._graphs.clear()
 
 
 class CuptiTimer:
@@ -54,18 +52,24 @@ class CuptiTimer:
         self._graphs = VisitGraphs(stream)
 
     def time(self, variant: Variant, launches: int) -> Timing:
-        graph, count = self._graphs.graph(variant, launches)
+        graph = self._graphs.graph(variant, launches)
 
         def work() -> None:
             graph.launch(self._stream)
             self._synchronize()
 
         self._synchronize()
-        return visit_timing(self._profiler.record(work), variant.kernels, count, self._profiler.name)
+        return visit_timing(self._profiler.record(work), variant.kernels, launches, self._profiler.name)
+
+    def forget(self) -> None:
+        self._graphs.clear()
 
 
 class EventsTimer:
-    """The graph between two events on the launch stream, per call, gaps included."""
+    """The graph between two events on the launch stream, per call, gaps included.
+
+    One replay is queued ahead of the first event, so that the host's launch of the second is not in the interval.
+    """
 
     name = "events"
     min_visit_us = MIN_VISIT_US
@@ -77,11 +81,15 @@ class EventsTimer:
         self._graphs = VisitGraphs(stream)
 
     def time(self, variant: Variant, launches: int) -> Timing:
-        graph, count = self._graphs.graph(variant, launches)
+        graph = self._graphs.graph(variant, launches)
         start, end = self._cuda.Event(), self._cuda.Event()
+        graph.launch(self._stream)
         start.record(self._stream)
         graph.launch(self._stream)
         end.record(self._stream)
         self._synchronize()
-        per_call_us = self._cuda.get_elapsed_time(start, end) * 1e3 / count
+        per_call_us = self._cuda.get_elapsed_time(start, end) * 1e3 / launches
         return Timing(per_call_us, per_call_us)
+
+    def forget(self) -> None:
+        self._graphs.clear()

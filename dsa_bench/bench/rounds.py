@@ -5,7 +5,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -18,7 +18,7 @@ from dsa_bench.model.record import Status
 
 PILOT_PASSES = 2
 WARMUP_US = 50_000.0
-"""Every variant is run until all of them together have run this long, so that no first visit pays for a cold device."""
+"""The variants run in turn until all of them together have run this long: no first visit pays for a cold device."""
 MAX_PILOT_PASSES = 50
 MAX_LAUNCHES = 1000
 CLOCK_FLOOR = 0.97
@@ -65,22 +65,28 @@ def pilot(variants: Sequence[Variant], timer: Timer) -> dict[str, int]:
 
     An estimate of zero (a timer too coarse for one call) gives the largest count, never a division by zero.
     """
-    times_us: dict[str, list[float]] = {variant.name: [] for variant in variants}
+    shortest_us: dict[str, float] = {}
     total_us = 0.0
     for taken in range(MAX_PILOT_PASSES):
         if taken >= PILOT_PASSES and total_us >= WARMUP_US:
             break
         for variant in variants:
-            call_us = timer.time(variant, 1).call_us
-            times_us[variant.name].append(call_us)
-            total_us += call_us
-    return {name: _launches(min(sample), timer.min_visit_us) for name, sample in times_us.items()}
+            known_us = shortest_us.get(variant.name)
+            launches = _launches(variant, known_us, timer) if known_us else 1
+            try:
+                call_us = timer.time(variant, launches).call_us
+            except VisitFailed:  # the rounds will record it
+                continue
+            shortest_us[variant.name] = min(call_us, shortest_us.get(variant.name, math.inf))
+            total_us += call_us * launches
+    return {variant.name: _launches(variant, shortest_us.get(variant.name, 0.0), timer) for variant in variants}
 
 
-def _launches(estimate_us: float, visit_us: float) -> int:
-    if not estimate_us > visit_us / MAX_LAUNCHES:
-        return MAX_LAUNCHES
-    return math.ceil(visit_us / estimate_us)
+def _launches(variant: Variant, call_us: float, timer: Timer) -> int:
+    """Launches of a visit, in whole turns of the copies, so that every visit starts at the first."""
+    enough = call_us > timer.min_visit_us / MAX_LAUNCHES
+    launches = math.ceil(timer.min_visit_us / call_us) if enough else MAX_LAUNCHES
+    return math.ceil(launches / variant.copies) * variant.copies
 
 
 def round_slots(variants: Sequence[Variant], control: str, launches: dict[str, int]) -> list[Slot]:
@@ -97,43 +103,48 @@ def take_rounds(
     timer: Timer,
     stop: Stop,
     clocks: Clocks | None = None,
-    done: Container[int] = (),
+    done: Mapping[int, float] = MappingProxyType({}),
     attempts: Mapping[int, int] = MappingProxyType({}),
 ) -> Iterator[Sample]:
     """Visit every slot once a round and yield each visit as it is taken.
 
-    done      rounds that an earlier run completed
+    After each round all of the cell's are judged, and one whose SM clock lies below CLOCK_FLOOR of their median is
+    taken again as a whole.
+
+    done      rounds that an earlier run completed, with the lowest SM clock of each (infinity where it is not known)
     attempts  round -> the attempts that it already had; a round that was cut short is taken again as a whole
-    Raises CannotMeasure when rounds keep being taken at a low clock.
+    Raises CannotMeasure when more than MAX_REPEATS rounds had to be taken again.
     """
-    clock_mhz: list[float] = []
+    clock_mhz = dict(done)
+    tries = dict(attempts)
     repeats = 0
-    for index in itertools.count():
-        if not stop.wants(index):
+    for planned in itertools.count():
+        if not stop.wants(planned):
             return
-        if index in done:
-            continue
-        lowest_mhz = math.inf
-        for attempt in itertools.count(attempts.get(index, 0)):
+        index = None if planned in done else planned
+        while index is not None:
+            attempt = tries.get(index, 0)
+            tries[index] = attempt + 1
+            clock_mhz[index] = math.inf
+            for sample in _visit_round(slots, index, attempt, timer, clocks):
+                clock_mhz[index] = min(clock_mhz[index], sample.clocks.get("sm_mhz", math.inf))
+                yield sample
+            floor_mhz = CLOCK_FLOOR * statistics.median(clock_mhz.values())
+            index, low_mhz = next(((taken, mhz) for taken, mhz in clock_mhz.items() if mhz < floor_mhz), (None, 0.0))
+            if index is not None:
+                yield _untrusted(slots[0], index, tries[index])
+                tries[index] += 1
+                repeats += 1
             if repeats > MAX_REPEATS:
-                yield _untrusted(slots[0], index, attempt)
                 raise CannotMeasure(
                     f"the SM clock fell below {CLOCK_FLOOR:.0%} of the cell's median in more than {MAX_REPEATS} rounds "
-                    f"(last {lowest_mhz:.0f} MHz) and the run is untrusted; let the device cool, then --resume"
+                    f"(to {low_mhz:.0f} MHz) and the run is untrusted; let the device cool, then --resume"
                 )
-            lowest_mhz = math.inf
-            for sample in _visit_round(slots, index, attempt, timer, clocks):
-                lowest_mhz = min(lowest_mhz, sample.clocks.get("sm_mhz", math.inf))
-                yield sample
-            if not clock_mhz or lowest_mhz >= CLOCK_FLOOR * statistics.median(clock_mhz):
-                clock_mhz.append(lowest_mhz)
-                break
-            repeats += 1
 
 
 def _untrusted(slot: Slot, index: int, attempt: int) -> Sample:
-    """Marks a round whose attempts were all taken at a low clock: its last attempt is this one, and not complete."""
-    reason = "every attempt was taken at a low SM clock"
+    """Marks that a round's attempts so far do not count: its last attempt is now this one, and not complete."""
+    reason = "the attempt before was taken at a low SM clock"
     return Sample(slot.variant.name, slot.control, index, attempt, 0, slot.launches, None, "untrusted", reason)
 
 

@@ -16,6 +16,10 @@ class Timer(Protocol):
 
     def time(self, variant: Variant, launches: int) -> Timing: ...
 
+    def forget(self) -> None:
+        """Let go of what was kept for the variants so far: their cell is done and its memory is wanted back."""
+        ...
+
 
 class WallTimer:
     """The host's monotonic clock around each call. For backends whose launch returns when its work is done.
@@ -34,3 +38,6 @@ class WallTimer:
             times_us.append((time.perf_counter_ns() - start) / 1e3)
         median = statistics.median(times_us)
         return Timing(median, median)
+
+    def forget(self) -> None:
+        """Nothing was kept."""

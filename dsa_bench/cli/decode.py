@@ -2,22 +2,17 @@
 """`dsa-bench decode`."""
 
 import itertools
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from dsa_bench.cli import options as opt
-from dsa_bench.cli.console import emit, lines_to_user, note, only_the_result_on_stdout
+from dsa_bench.cli.console import emit
+from dsa_bench.cli.measure import judge, measure
 from dsa_bench.cli.sources import cells_of_inputs, with_scales
 from dsa_bench.cli.tables import print_tables
-from dsa_bench.model.errors import BadInput, CannotMeasure, GateFailed
+from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import DECODE_KERNELS, DataSpec, DecodeRequest, Policy
 from dsa_bench.model.shape import DecodeShape
-
-if TYPE_CHECKING:
-    from dsa_bench.model.run import Run
 
 DEFAULT_ROUNDS = 16
 
@@ -74,55 +69,20 @@ def decode(
         raise BadInput("--resume: needs --record FILE, the run to go on with")
     if (sms is None) != (resident is None) or (sms is not None and not plan):
         raise BadInput("--sms, --resident: go together and with --plan, where they stand for the device's facts")
+    if sms is not None and backend == "cpu":
+        raise BadInput("--sms, --resident: are facts of a GPU, and --backend cpu has none")
     if plan:
+        if record is not None or explain:
+            raise BadInput("--plan: measures nothing, so --record, --resume and --explain have no use beside it")
         from dsa_bench.sweep.plan import plan_document
 
-        emit(plan_document(request, backend, None if sms is None or resident is None else sms * resident))
+        cta_slots = None if sms is None or resident is None else sms * resident
+        emit(plan_document(request, backend, cta_slots))
         return
-    with only_the_result_on_stdout():
-        run = _measure(request, backend, record, resume, explain)
-    print_tables(run, format)
-    _judge(run)
-
-
-def _measure(request: DecodeRequest, backend_name: str, record: Path | None, resume: bool, explain: bool) -> "Run":
-    from dsa_bench.backends.select import open_backend
-    from dsa_bench.bench.clocks import open_clocks
-    from dsa_bench.bench.select import open_timer
-    from dsa_bench.cli.progress import RunProgress
-    from dsa_bench.splits.explain import explain_cell
-    from dsa_bench.sweep.decode import Bench, run_decode
-
-    backend, said = open_backend(backend_name)
-    try:
-        timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
-        if explain:
-            for shape in request.shapes:
-                lines_to_user(explain_cell(backend.geometry, shape, request.kernels, request.tiles_per_split))
-        on_gpu = backend.device.backend == "cuda"
-        if request.ceiling and not on_gpu:
-            raise CannotMeasure("--ceiling: measures GPU kernels, and no GPU is used here; leave it out")
-        l2, clocks = (request.policy.l2, open_clocks()) if on_gpu else ("none", None)
-        with RunProgress([line for line in (said, said_of_timer) if line]) as progress:
-            return run_decode(
-                request, Bench(backend, timer, l2, clocks), progress, argv=sys.argv[1:], record=record, resume=resume
-            )
-    except KeyboardInterrupt:
-        if record is not None and record.exists():
-            note(f"what was measured is in {record}; the same command with --resume goes on")
-        raise
-    finally:
-        backend.close()
-
-
-def _judge(run: "Run") -> None:
-    """Warn of variants without a time; raise if one was wrong, or if a cell has none that was right."""
-    for check in run.checks:
-        if check.status not in ("ok", "wrong_result"):
-            note(f"warning: {check.variant} was not measured: {check.reason}")
-    wrong = sorted({check.variant for check in run.checks if check.status == "wrong_result"})
-    if wrong:
-        raise GateFailed(f"wrong result: {', '.join(wrong)}; see the table for the element and its bound")
-    empty = {check.cell for check in run.checks} - {check.cell for check in run.checks if check.status == "ok"}
-    if empty:
-        raise CannotMeasure(f"no variant could be measured for {', '.join(sorted(empty))}")
+    measured = measure(request, backend, record, resume, explain)
+    if measured.failure is not None and not measured.run.visits:
+        raise measured.failure
+    tables = print_tables(measured.run, format)
+    if measured.failure is not None:
+        raise measured.failure
+    judge(tables)

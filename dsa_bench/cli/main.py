@@ -35,7 +35,7 @@ def dsa_bench(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    """Measure, tune and dispatch INT8-KV sparse attention on NVIDIA GPUs.
+    """Measure and check INT8-KV sparse attention on NVIDIA GPUs.
 
     An option that takes a value can also be set as DSA_BENCH_<NAME>; --rows 1 8, --rows 1,8 and --rows 1 --rows 8 are
     the same.

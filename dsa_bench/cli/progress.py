@@ -27,7 +27,7 @@ class RunProgress:
             transient=True,
         )
         self._live = sys.stderr.isatty()
-        self._task = self._bar.add_task("", total=None)
+        self._task = self._bar.add_task("", total=1)
         self._visit_share = 0.0
 
     def begin_cell(self, cell: str, number: int, cells: int) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dsa_bench.cli import options as opt
+from dsa_bench.cli.console import note
 from dsa_bench.cli.tables import print_tables
 
 
@@ -16,4 +17,5 @@ def report(
     """Print the table of a recorded run."""
     from dsa_bench.model.run import read_run
 
-    print_tables(read_run(run), format)
+    if not print_tables(read_run(run), format):
+        note(f"{run}: no cell was measured yet")

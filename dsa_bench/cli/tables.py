@@ -8,10 +8,11 @@ from dsa_bench.cli.console import emit, note, terminal_width, wants_color
 
 if TYPE_CHECKING:
     from dsa_bench.model.run import Run
+    from dsa_bench.report.decode import CellTable
 
 
-def print_tables(run: "Run", format: str) -> None:
-    """Print the tables of a run; cells that cannot be trusted are also named on stderr."""
+def print_tables(run: "Run", format: str) -> "list[CellTable]":
+    """Print the tables of a run and return them; cells that cannot be trusted are also named on stderr."""
     from dsa_bench.report.decode import decode_tables, untrusted_cells
     from dsa_bench.report.render import MACHINE_WRITERS, to_text
 
@@ -23,3 +24,4 @@ def print_tables(run: "Run", format: str) -> None:
         emit(writer(tables))
     for table in untrusted_cells(tables):
         note(f"warning: {table.label}: one variant differs from itself beyond the margin; measure again")
+    return tables

@@ -26,6 +26,10 @@ class CannotMeasure(DsaBenchError):
     exit_code = 3
 
 
+class OutOfDeviceMemory(CannotMeasure):
+    """An allocation that the device has no room for."""
+
+
 class VariantRefused(CannotMeasure):
     """One variant cannot be launched for a shape; the others can."""
 

@@ -36,6 +36,12 @@ class DecodeInputs:
         kv_heads, context, _ = self.key.shape
         return DecodeShape(rows, context, self.selected.shape[1], query_heads, kv_heads, head_size)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        tensors = (getattr(self, field.name) for field in fields(self))
+        return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, np.ndarray))
+
     def digest(self) -> str:
         """SHA-256 over every tensor's name, type, shape and bytes, and the softmax scale; 16 hex digits."""
         sha = hashlib.sha256(f"scale={self.scale!r}".encode())

@@ -66,7 +66,7 @@ def _read_lines(path: Path, data: bytes) -> Run:
     whole_bytes = data.rfind(b"\n") + 1
     contents = _decode(path, data[:whole_bytes].splitlines())
     if not contents:
-        raise BadInput(f"{path}: holds no whole header line, so it is not a run of dsa-bench")
+        raise BadInput(f"{path}: holds no whole header line, so it is not a run of dsa-bench; name another file")
     header = _line(contents[0], f"{path}:1")
     if not isinstance(header, Header):
         raise BadInput(f"{path}:1: must be the header of a run")
@@ -169,6 +169,8 @@ class RunWriter:
             os.truncate(self.path, resume.whole_bytes)
             return self.path.open("a", encoding="utf-8")
         except OSError as error:
+            if self.path.is_dir():
+                raise BadInput(f"--record {self.path}: is a folder; name a file") from error
             if isinstance(error, FileExistsError) and self.path.exists():
                 raise BadInput(f"--record {self.path}: exists; add --resume to go on, or name another file") from error
             raise BadInput(f"--record {self.path}: cannot be written ({error.strerror}); name another file") from error

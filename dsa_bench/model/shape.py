@@ -16,6 +16,10 @@ def ceil_div(numerator: int, denominator: int) -> int:
     return -(-numerator // denominator)
 
 
+MAX_CANDIDATES = 2**30
+"""Kernels count entries of a list in 32 bits and look a few tiles ahead of its end."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeShape:
     """One decode call.
@@ -44,6 +48,8 @@ class DecodeShape:
             )
         if self.context > INT32_MAX:
             raise BadInput(f"--context {self.context}: must be at most {INT32_MAX}, because positions are INT32")
+        if self.candidates > MAX_CANDIDATES:
+            raise BadInput(f"--candidates {self.candidates}: must be at most {MAX_CANDIDATES}, the kernels' limit")
         if self.rows > self.context:
             raise BadInput(
                 f"--rows {self.rows}: must be at most --context {self.context}, because the rows are the context's last"

@@ -40,16 +40,29 @@ class VariantRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Fastest:
+    """The row with the least median time, and what may be said of the rows behind it.
+
+    ties     rows whose interval against it holds 1: not told apart
+    next     the fastest row that is no tie, and its time / the fastest's
+    """
+
+    row: VariantRow
+    ties: list[VariantRow]
+    next: tuple[VariantRow, Estimate] | None
+
+
+@dataclass(frozen=True, slots=True)
 class CellTable:
     """One cell: its rows in the order asked for, what they are compared with, and the noise floor.
 
-    fastest         the row with the least median time, with the time of `runner_up` over it
-    reference       the variant that speedups are against: `previous`, else the automatic rule's, else the first
+    reference  the variant that speedups are against: `previous`, else the automatic rule's, else the first with a time
     """
 
     shape: dict[str, str]
     rows: list[VariantRow]
     reference: str | None
+    fastest: Fastest | None
     rounds: int
     timer: str | None
     l2: str | None
@@ -66,9 +79,9 @@ class CellTable:
         )
 
     @property
-    def fastest(self) -> VariantRow | None:
-        timed = [row for row in self.rows if row.time_us is not None and row.check.kernel not in CEILINGS]
-        return min(timed, key=lambda row: row.time_us or 0.0, default=None)
+    def wrong(self) -> list[VariantRow]:
+        """Rows that gave a wrong result."""
+        return [row for row in self.rows if row.status == "wrong_result"]
 
 
 def decode_tables(run: Run) -> list[CellTable]:
@@ -102,10 +115,12 @@ def _cell_table(cell: str, checks: list[Check], rounds: list[list[Visit]]) -> Ce
     times = _Times(rounds)
     reference = _reference(checks, times)
     first = rounds[0][0] if rounds else None
+    rows = [_row(check, reference, times) for check in checks]
     return CellTable(
         shape=cell_shape(cell),
-        rows=[_row(check, reference, times) for check in checks],
+        rows=rows,
         reference=reference,
+        fastest=_fastest(rows, times),
         rounds=len(rounds),
         timer=first and first.timer,
         l2=first and first.l2,
@@ -176,6 +191,21 @@ def _row(check: Check, reference: str | None, times: _Times) -> VariantRow:
         median_ratio=pair and median_ratio(pair[1], pair[0]),
         gather_share=ceiling and paired_ratio(*ceiling).centre,
     )
+
+
+def _fastest(rows: list[VariantRow], times: _Times) -> Fastest | None:
+    timed = [row for row in rows if row.time_us is not None and row.check.kernel not in CEILINGS]
+    if not timed:
+        return None
+    first, *others = sorted(timed, key=lambda row: row.time_us or 0.0)
+    ties: list[VariantRow] = []
+    for row in others:
+        pair = times.paired(row.check.variant, first.check.variant)
+        ratio = pair and paired_ratio(*pair)
+        if ratio and (ratio.interval is None or ratio.interval[0] > 1.0):
+            return Fastest(first, ties, (row, ratio))
+        ties.append(row)
+    return Fastest(first, ties, None)
 
 
 def _noise(times: _Times) -> NoiseFloor | None:

@@ -180,7 +180,7 @@ def to_text(tables: list[CellTable], *, color: bool, width: int | None) -> str:
             grid.add_column(column, justify="left" if column in ("kernel", "tiles/split") else "right", no_wrap=True)
         fastest = table.fastest
         for row in table.rows:
-            style = "green" if row is fastest else "red" if row.status != "ok" else ""
+            style = "green" if fastest and row is fastest.row else "red" if row.status != "ok" else ""
             grid.add_row(*map(Text, _cells(row, _shows_share(tables))), style=style)
         console.print(grid)
         for row in table.rows:

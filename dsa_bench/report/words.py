@@ -19,33 +19,26 @@ def conclusion(table: CellTable) -> str:
     fastest = table.fastest
     if fastest is None:
         return "Nothing was timed."
-    reference = next(row for row in table.rows if row.check.variant == table.reference)
-    if fastest is not reference:
-        if fastest.speedup is None:
-            return f"Fastest: {setting(fastest)}, {fastest.time_us:.2f} us, in no round with {setting(reference)}."
-        return _sentence(fastest, fastest.speedup, setting(reference), table)
-    compared = [row for row in table.rows if row.speedup is not None]
-    if not compared:
-        return f"Only {setting(fastest)} was timed: {fastest.time_us:.2f} us."
-    second = min(compared, key=lambda row: row.time_us or 0.0)
-    assert second.speedup is not None
-    return _sentence(fastest, _inverse(second.speedup), setting(second), table)
+    row = fastest.row
+    if not fastest.ties and fastest.next is None:
+        return f"Only {setting(row)} was timed: {row.time_us:.2f} us."
+    parts: list[str] = []
+    if row.speedup is not None and row.check.variant != table.reference:
+        reference = next(one for one in table.rows if one.check.variant == table.reference)
+        if reference not in fastest.ties:
+            parts.append(f"{row.speedup.centre:.2f}x as fast as {setting(reference)} {_sure(row.speedup)}")
+    if fastest.ties:
+        parts.append("not told apart from " + ", ".join(map(setting, fastest.ties)))
+    elif fastest.next is not None and fastest.next[0].check.variant != (table.reference if parts else None):
+        following, ratio = fastest.next
+        parts.append(f"{ratio.centre:.3g}x as fast as the next, {setting(following)} {_sure(ratio)}")
+    trust = "" if table.noise is None or table.noise.trusted else ", but the null control was off, so do not trust it"
+    return f"Fastest: {setting(row)}, {', and '.join(parts)}{trust}."
 
 
-def _sentence(fastest: VariantRow, ratio: Estimate, against: str, table: CellTable) -> str:
-    start = f"Fastest: {setting(fastest)}, {ratio.centre:.2f}x as fast as {against}"
-    if ratio.interval is None:
-        return f"{start}; {ratio.rounds} rounds are too few to say how sure that is (6 give an interval)."
+def _sure(ratio: Estimate) -> str:
+    """How sure a ratio is."""
+    if ratio.interval is None or ratio.coverage is None:
+        return f"({ratio.rounds} rounds are too few to say how sure; 6 give an interval)"
     low, high = ratio.interval
-    assert ratio.coverage is not None
-    sure = f"({ratio.coverage:.1%} interval {low:.2f} to {high:.2f}, {ratio.rounds} paired rounds)"
-    if low <= 1.0 <= high:
-        return f"No difference between {setting(fastest)} and {against} is proven: {ratio.centre:.2f}x {sure}."
-    if table.noise is not None and not table.noise.trusted:
-        return f"{start} {sure}, but the null control was off, so do not trust it."
-    return f"{start} {sure}."
-
-
-def _inverse(ratio: Estimate) -> Estimate:
-    ends = (None, None) if ratio.interval is None else (1 / ratio.interval[1], 1 / ratio.interval[0])
-    return Estimate(1 / ratio.centre, *ends, ratio.rounds, ratio.coverage)
+    return f"({ratio.coverage:.1%} interval {low:.2f} to {high:.2f}, {ratio.rounds} paired rounds)"

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Measure a grid of decode cells and record every visit."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,7 @@ from dsa_bench.bench.rounds import Clocks, Stop, pilot, round_slots, take_rounds
 from dsa_bench.bench.timers import Timer
 from dsa_bench.bench.variant import Checked, Sample, Variant
 from dsa_bench.data.files import cell_inputs
-from dsa_bench.model.errors import BadInput, CompileFailed, VariantRefused
+from dsa_bench.model.errors import BadInput, CannotMeasure, CompileFailed, VariantRefused
 from dsa_bench.model.inputs import DecodeInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.record import Check, Header, Visit
@@ -51,6 +53,14 @@ class Bench:
     clocks: Clocks | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A run, and what ended it before its plan was done, if anything did."""
+
+    run: Run
+    failure: CannotMeasure | None = None
+
+
 def run_decode(
     request: DecodeRequest,
     bench: Bench,
@@ -59,28 +69,30 @@ def run_decode(
     argv: Sequence[str] = (),
     record: Path | None = None,
     resume: bool = False,
-) -> Run:
+) -> Measured:
     """Measure every cell of the request; with `record`, each line is on disk before the next visit.
 
-    A cell in which no variant is right has checks and no visits. Raises BadInput for a record that cannot be written
-    or gone on with, CannotMeasure where the device or the timer fails.
+    A cell in which no variant is right has checks and no visits. A device or a timer that fails on the way comes back
+    beside the lines that there are. Raises BadInput for a record that cannot be written or gone on with and for data
+    that cannot be checked, CannotMeasure for a cell beyond this machine's memory.
     """
+    for shape in request.shapes if request.data.source is None else ():
+        refuse_beyond_memory(shape)
     hashes = {kernel: bench.backend.kernel_hash(kernel) for kernel in request.measured_kernels}
     header = run_header(request, bench.backend.device, hashes, argv)
     before = _resumed(record, header, bench) if record is not None and resume and record.exists() else None
-    if record is None:
-        run = Run(header)
-        for line in _measure_cells(request, bench, listener, run):
-            run.add(line)
-        return run
-    with RunWriter(record, before) as writer:
-        run = before or Run(header)
-        if before is None:
+    run = before or Run(header)
+    with nullcontext() if record is None else RunWriter(record, before) as writer:
+        if writer is not None and before is None:
             writer.append(header)
-        for line in _measure_cells(request, bench, listener, run):
-            writer.append(line)
-            run.add(line)
-    return run
+        try:
+            for line in _measure_cells(request, bench, listener, run):
+                if writer is not None:
+                    writer.append(line)
+                run.add(line)
+        except CannotMeasure as failure:
+            return Measured(run, failure)
+    return Measured(run)
 
 
 def _resumed(record: Path, header: Header, bench: Bench) -> Run:
@@ -119,12 +131,15 @@ def _short(value: object) -> str:
 def _measure_cells(request: DecodeRequest, bench: Bench, listener: Listener, run: Run) -> Iterator[Check | Visit]:
     deadline_s = None if request.policy.budget_s is None else time.monotonic() + request.policy.budget_s
     for number, shape in enumerate(request.shapes):
+        cell = _DecodeCell(request, bench, shape, run)
+        if cell.complete:
+            continue
         listener.begin_cell(shape.key, number, len(request.shapes))
         stop_s = None
         if deadline_s is not None:
             now_s = time.monotonic()
             stop_s = now_s + (deadline_s - now_s) / (len(request.shapes) - number)
-        yield from _DecodeCell(request, bench, shape, run).measure(listener, stop_s)
+        yield from cell.measure(listener, stop_s)
 
 
 class _DecodeCell:
@@ -138,13 +153,21 @@ class _DecodeCell:
             bench.backend.geometry, shape, request.measured_kernels, request.tiles_per_split
         )
         self._checks = {check.variant: check for check in run.checks if check.cell == shape.key}
-        self._done = {index for cell, index, _ in complete_rounds(run) if cell == shape.key}
+        self._done = {
+            index: min(visit.clocks.get("sm_mhz", math.inf) for visit in visits)
+            for cell, index, visits in complete_rounds(run)
+            if cell == shape.key
+        }
         self._attempts = {visit.round: visit.attempt + 1 for visit in run.visits if visit.cell == shape.key}
+
+    @property
+    def complete(self) -> bool:
+        """Whether an earlier run took every round that is asked for."""
+        rounds = self._request.policy.rounds
+        return rounds is not None and self._done.keys() >= set(range(rounds))
 
     def measure(self, listener: Listener, deadline_s: float | None) -> Iterator[Check | Visit]:
         rounds = self._request.policy.rounds
-        if rounds is not None and self._done.issuperset(range(rounds)):
-            return
         refuse_beyond_memory(self._shape)
         inputs = cell_inputs(self._shape, self._request.data)
         refuse_reachable_poison(CODE_MAX * float(np.abs(inputs.value_scale).max()))
@@ -179,12 +202,15 @@ class _DecodeCell:
             yield self._check_line(plan, outcome, data_hash, floor)
         if not right:
             return
-        slots = round_slots(right, self._control(right, plans), pilot(right, self._bench.timer))
-        rounds = self._request.policy.rounds
-        listener.begin_rounds(None if rounds is None else (rounds - len(self._done)) * len(slots))
-        for sample in take_rounds(slots, self._bench.timer, stop, self._bench.clocks, self._done, self._attempts):
-            yield self._visit_line(plans[sample.variant], sample)
-            listener.visited()
+        try:
+            slots = round_slots(right, self._control(right, plans), pilot(right, self._bench.timer))
+            rounds = self._request.policy.rounds
+            listener.begin_rounds(None if rounds is None else (rounds - len(self._done)) * len(slots))
+            for sample in take_rounds(slots, self._bench.timer, stop, self._bench.clocks, self._done, self._attempts):
+                yield self._visit_line(plans[sample.variant], sample)
+                listener.visited()
+        finally:
+            self._bench.timer.forget()
 
     def _variant(self, plan: VariantPlan, buffers: DecodeBuffers, checker: Checker) -> Variant:
         launch = buffers.launcher(plan)

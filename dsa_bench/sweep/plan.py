@@ -8,6 +8,7 @@ from typing import Any
 from dsa_bench.backends.cpu.backend import cpu_device
 from dsa_bench.bench.select import refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
+from dsa_bench.model.errors import BadInput
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import DecodeRequest
 from dsa_bench.model.shape import DecodeShape
@@ -26,6 +27,8 @@ def plan_document(request: DecodeRequest, backend: str, cta_slots: int | None) -
     The estimate is rough: it knows the number of visits, not this machine.
     """
     refuse_gpu_timer(request.policy.timer, backend)
+    if request.ceiling and backend == "cpu":
+        raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
     geometry: DecodeGeometry | None = None
     if cta_slots is not None:
         geometry = CudaDecode(cta_slots)
@@ -40,7 +43,7 @@ def plan_document(request: DecodeRequest, backend: str, cta_slots: int | None) -
         "requested": [
             {**asdict(shape), "tiles_per_split": value} for shape in request.shapes for value in request.tiles_per_split
         ],
-        "kernels": list(request.kernels),
+        "kernels": list(request.measured_kernels),
         "effective": None if geometry is None else [_effective(request, geometry, shape) for shape in request.shapes],
         "data": asdict(request.data),
         "policy": asdict(request.policy),
@@ -50,7 +53,7 @@ def plan_document(request: DecodeRequest, backend: str, cta_slots: int | None) -
 
 
 def _effective(request: DecodeRequest, geometry: DecodeGeometry, shape: DecodeShape) -> dict[str, Any]:
-    variants = effective_variants(geometry, shape, request.kernels, request.tiles_per_split)
+    variants = effective_variants(geometry, shape, request.measured_kernels, request.tiles_per_split)
     return {**asdict(shape), "variants": [_variant(variant) for variant in variants]}
 
 
@@ -69,7 +72,7 @@ def _estimate_s(request: DecodeRequest, backend: str, cta_slots: int | None) -> 
     if request.policy.budget_s is not None:
         return len(request.shapes) * SETUP_S + request.policy.budget_s
     assert request.policy.rounds is not None
-    slots = 1 + sum(1 if kernel == "previous" else len(request.tiles_per_split) for kernel in request.kernels)
+    slots = 1 + sum(len(request.tiles_per_split) if kernel == "int8-tc" else 1 for kernel in request.measured_kernels)
     on_gpu = backend == "cuda" or cta_slots is not None
     visits_s = sum(GPU_VISIT_S if on_gpu else _cpu_visit_s(shape) for shape in request.shapes)
     return len(request.shapes) * SETUP_S + request.policy.rounds * slots * visits_s

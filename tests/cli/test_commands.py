@@ -75,10 +75,21 @@ def test_unusual_data_is_still_right(command: Command, options: tuple[str, ...])
     assert {row["status"] for row in json.loads(outcome.out)["rows"]} == {"ok"}
 
 
-@pytest.mark.parametrize("options", [("--key-scale-multiplier", "1e4"), ("--query-std", "1e30")])
+def test_huge_logits_are_measured_where_one_candidate_dominates(command: Command) -> None:
+    """Rounding moves each logit by many nats, but the next candidate is much farther away."""
+    for options in (("--query-std", "3.76e8"), ("--key-scale-multiplier", "1e4"), ("--query-std", "1e30")):
+        outcome = command(*CPU, *options, "--format", "json")
+        assert outcome.code == 0, outcome.err
+        assert all(row["rms_error"] < 2e-3 for row in json.loads(outcome.out)["rows"])
+
+
+@pytest.mark.parametrize(
+    "options", [("64", "--query-std", "2e4"), ("1", "--query-std", "1e30", "--key-scale-multiplier", "1e9")]
+)
 def test_logits_beyond_any_check_are_refused(command: Command, options: tuple[str, ...]) -> None:
-    """Zeros would pass for the answer: FP32 overflows, and so does the bound."""
-    outcome = command(*CPU, *options)
+    """Zeros would pass for the answer: FP32 cannot tell which of two close candidates leads, or it overflows."""
+    shape = ("--context", "128", "--candidates", "128", "--rounds", "2", "--backend", "cpu")
+    outcome = command("decode", *shape, "--rows", *options)
     assert (outcome.code, outcome.out) == (2, "")
     assert [line.partition(": ")[2].partition(":")[0] for line in outcome.err.splitlines()] == ["cell 1 of 1", "error"]
     assert "lower --key-scale-multiplier or --query-std" in outcome.err
@@ -138,7 +149,7 @@ def test_version_and_help(command: Command) -> None:
     """F1, NVIDIA/cudf#6602."""
     assert command("--version").out == f"dsa-bench {dsa_bench.__version__}\n"
     assert command("--help").out == command().out
-    for argv in ((), ("--help",), ("decode", "--help"), ("report", "--help"), ("env", "--help")):
+    for argv in ((), ("--help",), ("decode", "--help"), ("report", "--help"), ("check", "--help"), ("env", "--help")):
         outcome = command(*argv)
         assert (outcome.code, outcome.err) == (0, "")
         assert outcome.out.lstrip().startswith("Usage: dsa-bench")

@@ -50,7 +50,9 @@ def test_importing_loads_nothing(probe: Any) -> None:
     assert not driver
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["decode", "--help"], ["report", "--help"], ["decode", "--rows", "x"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["decode", "--help"], ["report", "--help"], ["check", "--help"], ["decode", "--rows", "x"]]
+)
 def test_parsing_options_loads_nothing_heavy(probe: Any, argv: list[str]) -> None:
     """F6, pytorch/pytorch#138453: no driver, no stub touched."""
     modules, driver = probe(f"from dsa_bench.cli.main import run; run({argv})")

@@ -213,7 +213,8 @@ def test_a_full_disk_is_one_line_and_can_be_resumed(
         [sys.executable, "-c", FULL_DISK, *argv],
         env=environment_of_children(), cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (3, "")
+    assert done.returncode == 3
+    assert strict(done.stdout)["rows"][0]["rounds"] < 6, "what there is, as one whole document"
     assert done.stderr.splitlines()[-1].startswith("dsa-bench: error: --record r.jsonl: writing failed (")
     assert "Traceback" not in done.stderr
     assert read_run(tmp_path / "r.jsonl").visits

@@ -62,7 +62,7 @@ def places(visits: list[Visit]) -> list[tuple[str, int, int]]:
 def test_a_run_holds_checks_and_visits_of_each_cell(bench: Bench) -> None:
     """E7, rapidsai/asvdb#10: after a sweep of rows 1 and 8, the first record says rows 1."""
     listener = Listener()
-    run = run_decode(request(ROWS_1, ROWS_8, tiles_per_split=(0, 1, 2)), bench, listener, argv=["decode"])
+    run = run_decode(request(ROWS_1, ROWS_8, tiles_per_split=(0, 1, 2)), bench, listener, argv=["decode"]).run
     assert [check.cell for check in run.checks if check.kernel == "previous"] == [ROWS_1.key, ROWS_8.key]
     assert {check.status for check in run.checks} == {"ok"}
     assert all(0 < (check.rms_error or 0) < 4e-3 and check.rounding_floor for check in run.checks)
@@ -85,13 +85,13 @@ def test_the_control_is_the_automatic_rule_else_previous(bench: Bench) -> None:
         ({"tiles_per_split": (1,)}, "previous"),
         ({"tiles_per_split": (2,), "kernels": ("int8-tc",)}, "int8-tc/splits=2"),
     ):
-        run = run_decode(request(ROWS_1, **options), bench, Listener())
+        run = run_decode(request(ROWS_1, **options), bench, Listener()).run
         automatic = next((check.variant for check in run.checks if 0 in check.requested), None)
         assert {visit.variant for visit in run.visits if visit.control} == {control or automatic}
 
 
 def test_a_record_is_the_run(bench: Bench, tmp_path: Path) -> None:
-    run = run_decode(request(ROWS_1), bench, Listener(), record=tmp_path / "r.jsonl")
+    run = run_decode(request(ROWS_1), bench, Listener(), record=tmp_path / "r.jsonl").run
     read = read_run(tmp_path / "r.jsonl")
     assert (read.header, read.checks, read.visits) == (run.header, run.checks, run.visits)
 
@@ -108,16 +108,16 @@ def test_an_interrupted_run_is_finished_by_a_second_one(bench: Bench, tmp_path: 
         run_decode(asked, bench, Listener(), record=record)
 
     listener = Listener()
-    run = run_decode(asked, bench, listener, record=record, resume=True)
+    run = run_decode(asked, bench, listener, record=record, resume=True).run
     assert run.visits[:interrupt_after] == kept
     assert len(list(complete_rounds(run))) == 4
     assert listener.visits == 12 - 3 * (interrupt_after // 3)
     assert read_run(record).visits == run.visits
-    once = run_decode(asked, bench, Listener())
+    once = run_decode(asked, bench, Listener()).run
     assert decode_tables(run) == decode_tables(once)
 
     again = Listener()
-    assert run_decode(asked, bench, again, record=record, resume=True).visits == run.visits
+    assert run_decode(asked, bench, again, record=record, resume=True).run.visits == run.visits
     assert again.visits == 0
 
 
@@ -172,7 +172,7 @@ def test_a_wrong_variant_is_a_row_and_never_a_time(fake_timer: Any, tampered_bac
     """C7, KernelTuner/kernel_tuner#314."""
     backend = tampered_backend(spoil("int8-tc"))
     timer = fake_timer(lambda name, *_: 10.0 if name == "previous" else 5.0)
-    run = run_decode(request(ROWS_1), Bench(backend, timer, "none"), Listener())
+    run = run_decode(request(ROWS_1), Bench(backend, timer, "none"), Listener()).run
     backend.close()
     assert [(check.kernel, check.status) for check in run.checks] == [("previous", "ok"), ("int8-tc", "wrong_result")]
     assert "out[0, 0, 0] is " in (run.checks[1].reason or "")
@@ -180,7 +180,8 @@ def test_a_wrong_variant_is_a_row_and_never_a_time(fake_timer: Any, tampered_bac
     assert {name for name, _ in timer.calls} == {"previous"}
     (table,) = decode_tables(run)
     assert (table.rows[1].status, table.rows[1].time_us) == ("wrong_result", None)
-    assert table.fastest is table.rows[0]
+    assert table.fastest is not None
+    assert table.fastest.row is table.rows[0]
 
 
 def test_nothing_right_is_nothing_timed(fake_timer: Any, tampered_backend: Any) -> None:
@@ -189,7 +190,7 @@ def test_nothing_right_is_nothing_timed(fake_timer: Any, tampered_backend: Any) 
 
     backend = tampered_backend(tamper)
     timer = fake_timer(lambda *_: 1.0)
-    run = run_decode(request(ROWS_1), Bench(backend, timer, "none"), Listener())
+    run = run_decode(request(ROWS_1), Bench(backend, timer, "none"), Listener()).run
     backend.close()
     assert {check.status for check in run.checks} == {"wrong_result"}
     assert run.visits == []
@@ -206,7 +207,7 @@ def test_rows_between_the_oracles_are_compared_with_previous(fake_timer: Any, ta
             out[unseen, 1, 3] += 1
 
     backend = tampered_backend(tamper)
-    run = run_decode(request(shape), Bench(backend, fake_timer(lambda *_: 1.0), "none"), Listener())
+    run = run_decode(request(shape), Bench(backend, fake_timer(lambda *_: 1.0), "none"), Listener()).run
     backend.close()
     assert run.checks[1].status == "wrong_result"
     assert f"out[{unseen}, 1, 3] is " in (run.checks[1].reason or "")
@@ -216,7 +217,7 @@ def test_rows_between_the_oracles_are_compared_with_previous(fake_timer: Any, ta
 def test_a_timer_without_resolution_is_no_result(fake_timer: Any) -> None:
     """B1, triton-lang/triton#8948: no time, no speedup, in the run and in its table."""
     backend = CpuBackend()
-    run = run_decode(request(ROWS_1), Bench(backend, fake_timer(lambda *_: 0.0), "none"), Listener())
+    run = run_decode(request(ROWS_1), Bench(backend, fake_timer(lambda *_: 0.0), "none"), Listener()).run
     backend.close()
     assert {visit.status for visit in run.visits} == {"below_resolution"}
     (table,) = decode_tables(run)
@@ -228,7 +229,7 @@ def test_a_timer_without_resolution_is_no_result(fake_timer: Any) -> None:
 def test_a_budget_is_shared_by_the_cells(bench: Bench) -> None:
     """The fake timer takes no real time, so each cell's share ends by the clock."""
     listener = Listener()
-    run = run_decode(request(ROWS_1, ROWS_8, rounds=None, budget_s=0.4), bench, listener)
+    run = run_decode(request(ROWS_1, ROWS_8, rounds=None, budget_s=0.4), bench, listener).run
     assert listener.planned == [None, None]
     for key in (ROWS_1.key, ROWS_8.key):
         taken = {visit.round for visit in run.visits if visit.cell == key}

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+"""From a request to a run: open what measures, follow it, and judge what came of it."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsa_bench.cli.console import lines_to_user, note, only_the_result_on_stdout
+from dsa_bench.model.errors import CannotMeasure, GateFailed
+from dsa_bench.model.request import DecodeRequest
+
+if TYPE_CHECKING:
+    from dsa_bench.report.decode import CellTable
+    from dsa_bench.sweep.decode import Measured
+
+
+def measure(request: DecodeRequest, backend_name: str, record: Path | None, resume: bool, explain: bool) -> "Measured":
+    """Measure the request on the backend asked for. An interrupt says where the record is."""
+    from dsa_bench.backends.select import open_backend
+    from dsa_bench.bench.clocks import open_clocks
+    from dsa_bench.bench.select import open_timer
+    from dsa_bench.cli.progress import RunProgress
+    from dsa_bench.splits.explain import explain_cell
+    from dsa_bench.sweep.decode import Bench, run_decode
+
+    with only_the_result_on_stdout():
+        backend, *said = open_backend(backend_name)
+        try:
+            timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
+            if explain:
+                for shape in request.shapes:
+                    kernels = request.measured_kernels
+                    lines_to_user(explain_cell(backend.geometry, shape, kernels, request.tiles_per_split))
+            on_gpu = backend.device.backend == "cuda"
+            if request.ceiling and not on_gpu:
+                raise CannotMeasure("--ceiling: measures GPU kernels, and no GPU is used here; leave it out")
+            clocks = open_clocks() if on_gpu else None
+            if on_gpu and clocks is None:
+                said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
+            bench = Bench(backend, timer, request.policy.l2 if on_gpu else "none", clocks)
+            with RunProgress([line for line in (*said, said_of_timer) if line]) as progress:
+                return run_decode(request, bench, progress, argv=sys.argv[1:], record=record, resume=resume)
+        except KeyboardInterrupt:
+            if record is not None and record.exists():
+                note(f"what was measured is in {record}; the same command with --resume goes on")
+            raise
+        finally:
+            backend.close()
+
+
+def judge(tables: "list[CellTable]") -> None:
+    """Warn of variants without a time; raise if one was wrong, or if a cell has none with a time."""
+    for table in tables:
+        for row in table.rows:
+            if row.status not in ("ok", "wrong_result"):
+                note(f"warning: {row.check.variant} has no time in {table.label}: {row.reason}")
+    wrong = [f"{row.check.variant} ({table.label})" for table in tables for row in table.wrong]
+    if wrong:
+        raise GateFailed(f"wrong result: {'; '.join(wrong)}; see the table for the element and its bound")
+    empty = [table.label for table in tables if table.fastest is None]
+    if empty:
+        raise CannotMeasure(f"no variant could be timed for {'; '.join(empty)}")
