@@ -11,15 +11,23 @@ def open_backend(name: str) -> tuple[Backend, str | None]:
     Raises CannotMeasure for "cuda" where there is no usable GPU, naming what is missing.
     """
     from dsa_bench.backends.cpu.backend import CpuBackend
-    from dsa_bench.backends.cuda.probe import missing_gpu
 
     if name == "cpu":
         return CpuBackend(), None
-    missing = missing_gpu()
-    if missing is None:
-        from dsa_bench.backends.cuda.backend import CudaBackend
+    try:
+        return _open_gpu(), None
+    except CannotMeasure as error:
+        if name == "cuda":
+            raise CannotMeasure(f"--backend cuda: {error}") from error
+        return CpuBackend(), f"measuring the CPU backend: {error}"
 
-        return CudaBackend(), None
-    if name == "cuda":
-        raise CannotMeasure(f"--backend cuda: {missing}")
-    return CpuBackend(), f"measuring the CPU backend: {missing}"
+
+def _open_gpu() -> Backend:
+    from dsa_bench.backends.cuda.probe import missing_gpu
+
+    missing = missing_gpu()
+    if missing is not None:
+        raise CannotMeasure(missing)
+    from dsa_bench.backends.cuda.backend import CudaBackend
+
+    return CudaBackend()

@@ -20,10 +20,13 @@ def open_clocks() -> Callable[[], dict[str, float]] | None:
     return lambda: _read(nvml, handle)
 
 
-def power_cap_w() -> float:
-    """The power limit in force, in watts."""
-    nvml, handle = _device()
-    return nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
+def power_cap_w() -> float | None:
+    """The power limit in force, in watts; None where the card has none to tell."""
+    try:
+        nvml, handle = _device()
+        return nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
+    except Exception:
+        return None
 
 
 def _device() -> tuple[Any, Any]:

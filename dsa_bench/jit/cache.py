@@ -19,7 +19,7 @@ from pathlib import Path
 from dsa_bench.jit.compiler import Binary
 
 _DIGEST = 64  # hexadecimal digits
-_ONE_WARNING = threading.Lock()
+_PUBLISHING = threading.Lock()
 
 
 def load_entry(key: str) -> Binary | None:
@@ -30,7 +30,7 @@ def load_entry(key: str) -> Binary | None:
 
 def store_entry(key: str, binary: Binary) -> None:
     """Write an entry aside and rename it. A cache that fails costs time, never the result: it is one warning."""
-    with _ONE_WARNING:
+    with _PUBLISHING:
         if folder := _writable(configured_folder()):
             _publish(folder, key, binary)
 

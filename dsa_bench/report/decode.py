@@ -26,7 +26,7 @@ class VariantRow:
     time_us       median attention time over rounds; call_us likewise
     speedup       time of the cell's reference / time of this variant, above 1 is faster; None for the reference
     median_ratio  the same as the seeds print it: the median of the rounds' ratios
-    gather_share  time of the gather ceiling / time of this variant; None where no ceiling was measured
+    gather_share  time of the fastest gather ceiling / time of this variant; None where no ceiling was measured
     """
 
     check: Check
@@ -115,7 +115,12 @@ def _cell_table(cell: str, checks: list[Check], rounds: list[list[Visit]]) -> Ce
     times = _Times(rounds)
     reference = _reference(checks, times)
     first = rounds[0][0] if rounds else None
-    rows = [_row(check, reference, times) for check in checks]
+    gather = min(
+        (check.variant for check in checks if check.kernel == "gather" and times.times(check.variant)),
+        key=lambda variant: float(np.median(list(times.times(variant).values()))),
+        default=None,
+    )
+    rows = [_row(check, reference, gather, times) for check in checks]
     return CellTable(
         shape=cell_shape(cell),
         rows=rows,
@@ -166,7 +171,7 @@ def _reference(checks: list[Check], times: _Times) -> str | None:
     return chosen and chosen.variant
 
 
-def _row(check: Check, reference: str | None, times: _Times) -> VariantRow:
+def _row(check: Check, reference: str | None, gather: str | None, times: _Times) -> VariantRow:
     if check.status != "ok":
         return VariantRow(check, check.status, check.reason)
     visits = times.visits(check.variant)
@@ -180,7 +185,7 @@ def _row(check: Check, reference: str | None, times: _Times) -> VariantRow:
     is_ceiling = check.kernel in CEILINGS
     compared = reference is not None and check.variant != reference and not is_ceiling
     pair = times.paired(check.variant, reference) if compared and reference else None
-    ceiling = None if is_ceiling else times.paired("gather", check.variant)
+    ceiling = None if is_ceiling or gather is None else times.paired(gather, check.variant)
     return VariantRow(
         check,
         "ok",

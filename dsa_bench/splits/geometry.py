@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dsa_bench.model.plan import SplitPlan, VariantPlan
-from dsa_bench.model.request import CEILINGS, SPLIT_KERNELS
+from dsa_bench.model.request import SPLIT_KERNELS
 from dsa_bench.model.shape import DecodeShape, ceil_div
 from dsa_bench.splits.rules import capped_splits, grouped_splits, seed_wave
 
 AUTOMATIC = 0
 """The requested value that asks for the automatic rule."""
 GROUPED_HEADS_PER_CTA = 8
+GATHER_TILES_PER_SPLIT = (1, 2, 4)
+"""The gather ceiling is the fastest of these: which one that is depends on the shape and the L2."""
 
 
 class DecodeGeometry(Protocol):
@@ -49,9 +51,8 @@ class CudaDecode:
     cta_slots: int
 
     def plan(self, kernel: str, shape: DecodeShape, requested: int | None) -> VariantPlan:
-        if kernel in CEILINGS:
-            splits = capped_splits(shape.tiles, 1) if kernel == "gather" else 1
-            return VariantPlan(kernel, (), SplitPlan(shape.tiles, splits), shape.row_heads * splits)
+        if kernel == "copy":
+            return VariantPlan(kernel, (), SplitPlan(shape.tiles, 1), shape.row_heads)
         if requested is None:
             splits = grouped_splits(shape.candidates, shape.rows, shape.kv_heads, shape.group)
             ctas = shape.row_heads * ceil_div(shape.group, GROUPED_HEADS_PER_CTA) * splits
@@ -79,13 +80,19 @@ def int8_tc_plan(kernel: str, shape: DecodeShape, requested: int, cta_slots: int
     return VariantPlan(kernel, (requested,), SplitPlan(shape.tiles, splits), shape.row_heads * splits)
 
 
+def _requested(kernel: str, tiles_per_split: Iterable[int]) -> Iterable[int | None]:
+    if kernel == "gather":
+        return GATHER_TILES_PER_SPLIT
+    return tiles_per_split if kernel in SPLIT_KERNELS else [None]
+
+
 def effective_variants(
     geometry: DecodeGeometry, shape: DecodeShape, kernels: Iterable[str], tiles_per_split: Iterable[int]
 ) -> list[VariantPlan]:
     """Every distinct launch once, in the order asked for; values that lead to the same launch share it."""
     by_name: dict[str, VariantPlan] = {}
     for kernel in kernels:
-        for requested in tiles_per_split if kernel in SPLIT_KERNELS else [None]:
+        for requested in _requested(kernel, tiles_per_split):
             variant = geometry.plan(kernel, shape, requested)
             known = by_name.get(variant.name)
             by_name[variant.name] = (

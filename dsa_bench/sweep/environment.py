@@ -63,10 +63,10 @@ def _clocks() -> str:
     clocks = open_clocks()
     if clocks is None:
         raise CannotMeasure("NVML cannot be used; pip install nvidia-ml-py")
-    now = clocks()
+    now, cap_w = clocks(), power_cap_w()
     return (
         f"SM {now['sm_mhz']:.0f} MHz, memory {now['memory_mhz']:.0f} MHz now, "
-        f"{now['power_w']:.0f} of {power_cap_w():.0f} W, {now['temperature_c']:.0f} C"
+        f"{now['power_w']:.0f} W{'' if cap_w is None else f' of {cap_w:.0f} W'}, {now['temperature_c']:.0f} C"
     )
 
 

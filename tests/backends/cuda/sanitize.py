@@ -47,7 +47,7 @@ def launch_everything() -> int:
             buffers.paths(VariantPlan("int8-tc", (1,), SplitPlan(shape.tiles, 2), shape.row_heads * 2), forced)
             checked += 1
         for kernel in ("gather", "copy") if head_size == 256 else ():
-            buffers.launcher(backend.geometry.plan(kernel, shape, None))(0)
+            buffers.launcher(backend.geometry.plan(kernel, shape, 1 if kernel == "gather" else None))(0)
             backend.synchronize()
         assert np.isfinite(oracle.out).all()
     return checked

@@ -50,7 +50,7 @@ DEVICE_KERNELS = {
 
 
 def calls(backend: cuda.CudaBackend, kernel: str) -> Any:
-    plan = backend.geometry.plan(kernel, SHAPE, 0 if kernel == "int8-tc" else None)
+    plan = backend.geometry.plan(kernel, SHAPE, None if kernel == "previous" else 0)
     return backend.calls(plan, decode_inputs(SHAPE, DataSpec()), [], None)
 
 
