@@ -7,7 +7,7 @@ import typer
 
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
-from dsa_bench.cli.values import flatten, name_list, one_of
+from dsa_bench.cli.values import name_list, names, one_of
 from dsa_bench.model.errors import CannotMeasure, GateFailed
 from dsa_bench.model.request import CHECKED_KERNELS
 
@@ -21,17 +21,14 @@ def check(
     ] = "decode",
     kernels: Annotated[
         list[str] | None,
-        typer.Option(
+        opt.list_option(
             "--kernels",
-            parser=name_list(CHECKED_KERNELS),
-            callback=flatten,
-            metavar="NAME...",
-            help=f"From {', '.join(CHECKED_KERNELS)}. [default: all that the backend has]",
+            name_list(CHECKED_KERNELS),
+            f"From {', '.join(CHECKED_KERNELS)}. [default: all that the backend has]",
+            "NAME...",
         ),
     ] = None,
-    case: Annotated[
-        list[str] | None, typer.Option("--case", callback=flatten, metavar="NAME...", help="[default: every case]")
-    ] = None,
+    case: Annotated[list[str] | None, opt.list_option("--case", names, "[default: every case]", "NAME...")] = None,
     backend: opt.BackendName = "auto",
     format: Annotated[
         str, typer.Option("--format", parser=one_of(("table", "json")), metavar="table|json", help="Of the result.")
@@ -43,7 +40,7 @@ def check(
     from dsa_bench.report.check import check_json, check_text
     from dsa_bench.sweep.numerics import check_cases, chosen_cases, chosen_kernels
 
-    cases = chosen_cases([part for name in case or () for part in name.split(",")])
+    cases = chosen_cases(case or [])
     opened, said = open_backend(backend)
     try:
         chosen = chosen_kernels(kernels, opened.device.backend)

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, only_the_result_on_stdout
-from dsa_bench.cli.values import flatten, one_of
+from dsa_bench.cli.values import names, one_of
+from dsa_bench.jit.target import TARGETS, parse_target
 from dsa_bench.model.errors import CompileFailed, GateFailed
 
 if TYPE_CHECKING:
     from dsa_bench.jit.modules import ResourceRow
 
-TARGET_NAMES = ("80", "86", "89", "90a", "100a", "120a")
+ALL_TARGETS = [str(target) for target in TARGETS]
 COLUMNS = ("kernel", "target", "registers", "threads", "static", "dynamic", "stack", "spilled")
 
 
@@ -56,26 +58,17 @@ WRITERS: "dict[str, Callable[[list[ResourceRow]], str]]" = {"table": _text, "jso
 
 def kernels(
     target: Annotated[
-        list[str],
-        typer.Option(
-            "--target",
-            callback=flatten,
-            metavar="NAME...",
-            help=f"Architectures, from {', '.join(TARGET_NAMES)} or any.",
-        ),
-    ] = list(TARGET_NAMES),
+        list[str], opt.list_option("--target", names, "Architectures, such as 80, 90a or sm_120f.", "NAME...")
+    ] = ALL_TARGETS,
     format: Annotated[
         str,
-        typer.Option(
-            "--format", parser=one_of(("table", "json", "csv")), metavar="table|json|csv", help="Of the result."
-        ),
+        typer.Option("--format", parser=one_of(tuple(WRITERS)), metavar="|".join(WRITERS), help="Of the result."),
     ] = "table",
 ) -> None:
     """Compile every kernel for every target, without a GPU; what each needs. A spill or a stack frame is exit 1."""
     from dsa_bench.jit.modules import resource_table
-    from dsa_bench.jit.target import parse_target
 
-    targets = [parse_target(name) for part in target for name in part.split(",")]
+    targets = [parse_target(name) for name in target]
     with only_the_result_on_stdout():
         rows = resource_table(targets)
     emit(WRITERS[format](rows))

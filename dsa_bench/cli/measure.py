@@ -37,7 +37,7 @@ def measure(request: DecodeRequest, backend_name: str, record: Path | None, resu
             clocks = open_clocks() if on_gpu else None
             if on_gpu and clocks is None:
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
-            bench = Bench(backend, timer, request.policy.l2 if on_gpu else "none", clocks)
+            bench = Bench(backend, timer, request.policy.l2 if on_gpu else "none", clocks, tell_paths=explain)
             with RunProgress([line for line in (*said, said_of_timer) if line]) as progress:
                 return run_decode(request, bench, progress, argv=sys.argv[1:], record=record, resume=resume)
         except KeyboardInterrupt:

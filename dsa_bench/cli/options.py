@@ -17,27 +17,28 @@ def _option(flag: str, parser: Callable[[str], Any], help: str, metavar: str) ->
     return typer.Option(flag, parser=parser, help=help, metavar=metavar, envvar=variable, show_envvar=False)
 
 
-def _list_option(flag: str, parser: Callable[[str], Any], help: str, metavar: str) -> Any:
+def list_option(flag: str, parser: Callable[[str], Any], help: str, metavar: str) -> Any:
+    """An option of several values, also from DSA_BENCH_<NAME>."""
     option = _option(flag, parser, help, metavar)
     option.callback = flatten
     return option
 
 
-Rows = Annotated[list[int], _list_option("--rows", integer_list(1), "Query tokens in the launch.", "N...")]
-Context = Annotated[list[int], _list_option("--context", integer_list(1), "KV positions in the cache.", "N...")]
+Rows = Annotated[list[int], list_option("--rows", integer_list(1), "Query tokens in the launch.", "N...")]
+Context = Annotated[list[int], list_option("--context", integer_list(1), "KV positions in the cache.", "N...")]
 Candidates = Annotated[
-    list[int], _list_option("--candidates", integer_list(1), "Positions selected for each row.", "N...")
+    list[int], list_option("--candidates", integer_list(1), "Positions selected for each row.", "N...")
 ]
 QueryHeads = Annotated[int, _option("--query-heads", one_integer(1), "Query heads.", "N")]
 KvHeads = Annotated[int, _option("--kv-heads", one_integer(1), "KV heads.", "N")]
 TilesPerSplit = Annotated[
     list[int],
-    _list_option(
+    list_option(
         "--tiles-per-split", integer_list(0), "Targets of 64-candidate tiles per split; 0 = the automatic rule.", "N..."
     ),
 ]
 Kernels = Annotated[
-    list[str], _list_option("--kernels", name_list(DECODE_KERNELS), f"From {', '.join(DECODE_KERNELS)}.", "NAME...")
+    list[str], list_option("--kernels", name_list(DECODE_KERNELS), f"From {', '.join(DECODE_KERNELS)}.", "NAME...")
 ]
 BackendName = Annotated[
     str, _option("--backend", one_of(BACKENDS), "auto takes the GPU if one works.", "|".join(BACKENDS))

@@ -2,6 +2,7 @@
 """How a run goes on, on stderr: a bar on a terminal, one line for each cell elsewhere."""
 
 import sys
+from collections.abc import Mapping
 from types import TracebackType
 
 from rich.console import Console
@@ -38,6 +39,10 @@ class RunProgress:
         if not self._live:
             note(f"cell {number + 1} of {cells}: {label}")
         self._bar.update(self._task, description=label, completed=number, total=cells)
+
+    def took_paths(self, variant: str, ctas: Mapping[str, int]) -> None:
+        if ctas:
+            note(f"{variant}: " + ", ".join(f"{count} CTAs on path {path}" for path, count in ctas.items()))
 
     def begin_rounds(self, visits: int | None) -> None:
         self._visit_share = 1 / visits if visits else 0.0

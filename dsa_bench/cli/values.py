@@ -71,6 +71,11 @@ def one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     return parse
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Names separated by commas, whatever they are."""
+    return tuple(str(text).split(","))
+
+
 def name_list(choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
     one = one_of(choices)
     return lambda text: tuple(one(part) for part in str(text).split(","))

@@ -26,12 +26,12 @@ def conclusion(table: CellTable) -> str:
     if row.speedup is not None and row.check.variant != table.reference:
         reference = next(one for one in table.rows if one.check.variant == table.reference)
         if reference not in fastest.ties:
-            parts.append(f"{row.speedup.centre:.2f}x as fast as {setting(reference)} {_sure(row.speedup)}")
+            parts.append(f"{factor(row.speedup.centre)}x as fast as {setting(reference)} {_sure(row.speedup)}")
     if fastest.ties:
         parts.append("not told apart from " + ", ".join(map(setting, fastest.ties)))
     elif fastest.next is not None and fastest.next[0].check.variant != (table.reference if parts else None):
         following, ratio = fastest.next
-        parts.append(f"{ratio.centre:.3g}x as fast as the next, {setting(following)} {_sure(ratio)}")
+        parts.append(f"{factor(ratio.centre)}x as fast as the next, {setting(following)} {_sure(ratio)}")
     trust = "" if table.noise is None or table.noise.trusted else ", but the null control was off, so do not trust it"
     return f"Fastest: {setting(row)}, {', and '.join(parts)}{trust}."
 
@@ -41,4 +41,9 @@ def _sure(ratio: Estimate) -> str:
     if ratio.interval is None or ratio.coverage is None:
         return f"({ratio.rounds} rounds are too few to say how sure; 6 give an interval)"
     low, high = ratio.interval
-    return f"({ratio.coverage:.1%} interval {low:.2f} to {high:.2f}, {ratio.rounds} paired rounds)"
+    return f"({ratio.coverage:.1%} interval {factor(low)} to {factor(high)}, {ratio.rounds} paired rounds)"
+
+
+def factor(ratio: float) -> str:
+    """A ratio with two decimals; three near 1, where they decide."""
+    return f"{ratio:.2f}" if abs(ratio - 1) > 0.05 else f"{ratio:.3f}"

@@ -3,7 +3,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dsa_bench.backends.base import Backend, DecodeBuffers
+from dsa_bench.backends.base import Backend, DecodeBuffers, TellsPaths
 from dsa_bench.bench.check import refuse_reachable_poison
 from dsa_bench.bench.rounds import Clocks, Stop, pilot, round_slots, take_rounds
 from dsa_bench.bench.timers import Timer
@@ -38,6 +38,8 @@ class Listener(Protocol):
 
     def begin_cell(self, cell: str, number: int, cells: int) -> None: ...
 
+    def took_paths(self, variant: str, ctas: Mapping[str, int]) -> None: ...
+
     def begin_rounds(self, visits: int | None) -> None: ...
 
     def visited(self) -> None: ...
@@ -45,12 +47,16 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A backend with the timer, the L2 mode and the clocks that it is measured with."""
+    """A backend with the timer, the L2 mode and the clocks that it is measured with.
+
+    tell_paths  whether the listener is told how each variant's CTAs computed, for a kernel that can tell
+    """
 
     backend: Backend
     timer: Timer
     l2: str
     clocks: Clocks | None = None
+    tell_paths: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +205,8 @@ class _DecodeCell:
             else:
                 if outcome.status == "ok":
                     right.append(variant)
+                if self._bench.tell_paths and isinstance(buffers, TellsPaths):
+                    listener.took_paths(plan.name, buffers.paths(plan) or {})
             yield self._check_line(plan, outcome, data_hash, floor)
         if not right:
             return

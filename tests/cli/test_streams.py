@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 """stdout carries the result alone, stderr the rest; awkward streams and folders change no verdict."""
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -245,3 +247,24 @@ def test_homeless(process: Process, recorded: Path, tmp_path: Path) -> None:
         assert (outcome.code, outcome.err) == (0, ""), argv
         assert outcome.out
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_on_a_terminal_a_bar_follows_the_run_and_leaves_no_trace(environment_of_children: Any, tmp_path: Path) -> None:
+    """The main job as it is typed: stderr and stdout are a terminal of 80 columns."""
+    argv = [sys.executable, "-m", "dsa_bench", "decode", "--rows", "1", "--context", "128", "--candidates", "64"]
+    for budget in (["--rounds", "6"], ["--budget", "0.2"]):
+        leader, follower = pty.openpty()
+        process = subprocess.Popen(
+            [*argv, *budget, "--backend", "cpu"], env=environment_of_children({"COLUMNS": "80", "TERM": "xterm"}),
+            cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower,
+        )  # fmt: skip
+        os.close(follower)
+        said = b""
+        with contextlib.suppress(OSError):  # the terminal is gone with its last user
+            while chunk := os.read(leader, 4096):
+                said += chunk
+        os.close(leader)
+        assert process.wait() == 0, said.decode()
+        assert b"Traceback" not in said
+        assert b"rows 1, context 128" in said
+        assert b"\x1b[" in said, "colour"

@@ -33,11 +33,15 @@ class Listener:
     def __init__(self, interrupt_after: int | None = None) -> None:
         self.cells: list[tuple[str, int, int]] = []
         self.planned: list[int | None] = []
+        self.paths: dict[str, dict[str, int]] = {}
         self.visits = 0
         self._interrupt_after = interrupt_after
 
     def begin_cell(self, cell: str, number: int, cells: int) -> None:
         self.cells.append((cell, number, cells))
+
+    def took_paths(self, variant: str, ctas: Any) -> None:
+        self.paths[variant] = dict(ctas)
 
     def begin_rounds(self, visits: int | None) -> None:
         self.planned.append(visits)
@@ -243,3 +247,16 @@ def test_an_unreachable_record_measures_nothing(bench: Bench, tmp_path: Path) ->
     with pytest.raises(BadInput, match=r"--record .*file/r.jsonl: cannot be written"):
         run_decode(request(ROWS_1), bench, listener, record=tmp_path / "file" / "r.jsonl")
     assert listener.cells == []
+
+
+def test_paths_are_told_only_where_they_are_asked_for(fake_timer: Any) -> None:
+    backend = CpuBackend()
+    asked = request(ROWS_1, kernels=("int8-tc", "emulation"))
+    for tell in (False, True):
+        listener = Listener()
+        timer = fake_timer(lambda *_: 1.0)
+        run = run_decode(asked, Bench(backend, timer, "none", tell_paths=tell), listener).run
+        ctas = {check.variant: check.ctas for check in run.checks if check.kernel == "emulation"}
+        told = {name: sum(paths.values()) for name, paths in listener.paths.items() if paths}
+        assert told == (ctas if tell else {})
+    backend.close()
