@@ -1,52 +1,69 @@
 # SPDX-License-Identifier: MIT
 """Time one decode kernel of two kernel folders in the same rounds: `python tools/ab.py OLD/kernels NEW/kernels`.
 
-Both are compiled side by side and launched on one stream, over the same inputs. Prints new / old for each cell.
+Both are compiled side by side, checked against FP64 and launched on one stream, over the same inputs. Prints new / old
+for each cell, and old / old, the null control.
 """
 
 import argparse
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from dsa_bench.backends.cuda.backend import CudaBackend
+from dsa_bench.backends.base import Backend
 from dsa_bench.bench.rounds import Stop, pilot, round_slots, take_rounds
-from dsa_bench.bench.select import open_timer
-from dsa_bench.bench.variant import Checked, Variant
+from dsa_bench.bench.timers import Timer
+from dsa_bench.bench.variant import Variant
 from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.model.errors import GateFailed
+from dsa_bench.model.inputs import DecodeInputs
 from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import DecodeShape
+from dsa_bench.oracle.attention import reference
+from dsa_bench.stats.location import Estimate
 from dsa_bench.stats.verdict import judge
+from dsa_bench.sweep.check import Checker
 
 
-def compare(old: CudaBackend, new: CudaBackend, shape: DecodeShape, spec: DataSpec, kernel: str, rounds: int) -> str:
-    """One line: median times, ratio new / old with its interval, verdict."""
-    timer, _ = open_timer("cupti", old, "cuda")
-    inputs = decode_inputs(shape, spec)
-    variants: list[Variant] = []
-    for name, backend in (("old", old), ("new", new)):
-        plan = backend.geometry.plan(kernel, shape, 0 if kernel == "int8-tc" else None)
-        launch = backend.load(inputs, "warm").launcher(plan)
-        variants.append(Variant(name, launch, lambda: Checked("ok"), backend.device_kernels(kernel)))
+def compare(old: Backend, new: Backend, timer: Timer, inputs: DecodeInputs, kernel: str, rounds: int) -> str:
+    """One line: median times, ratio new / old with its interval, verdict. GateFailed if either gives a wrong result."""
+    variants = [_checked(name, backend, inputs, kernel) for name, backend in (("old", old), ("new", new))]
     slots = round_slots(variants, "old", pilot(variants, timer))
-    times: dict[tuple[str, bool], list[float]] = {}
-    for sample in sorted(take_rounds(slots, timer, Stop(rounds)), key=lambda sample: sample.round):
-        assert sample.timing is not None, sample.reason
-        times.setdefault((sample.variant, sample.control), []).append(sample.timing.attention_us)
-    reference = times["old", False]
-    new_to_old, null = judge(times["new", False], reference), judge(times["old", True], reference)
-    medians = f"{sorted(reference)[rounds // 2]:.2f} -> {sorted(times['new', False])[rounds // 2]:.2f} us"
+    times: dict[tuple[str, bool], dict[int, float]] = {}
+    for sample in take_rounds(slots, timer, Stop(rounds)):
+        if sample.timing is not None:
+            times.setdefault((sample.variant, sample.control), {})[sample.round] = sample.timing.attention_us
+    timer.forget()
+    old_us, new_us, control_us = (
+        [times[slot][index] for index in range(rounds)] for slot in (("old", False), ("new", False), ("old", True))
+    )
+    judgement, null = judge(new_us, old_us), judge(control_us, old_us)
     return (
-        f"rows {shape.rows}, {kernel}: {medians}, new / old {_interval(new_to_old.ratio)}: {new_to_old.verdict}; "
-        + (f"old / old {_interval(null.ratio)}")
+        f"rows {inputs.shape.rows}, {kernel}: {statistics.median(old_us):.2f} -> {statistics.median(new_us):.2f} us, "
+        f"new / old {_interval(judgement.ratio)}: {judgement.verdict}; old / old {_interval(null.ratio)}"
     )
 
 
-def _interval(ratio: object) -> str:
-    centre, low, high = (getattr(ratio, name) for name in ("centre", "low", "high"))
-    return f"{centre:.4f}" + ("" if low is None else f" [{low:.4f}, {high:.4f}]")
+def _checked(name: str, backend: Backend, inputs: DecodeInputs, kernel: str) -> Variant:
+    plan = backend.geometry.plan(kernel, inputs.shape, None if kernel == "previous" else 0)
+    buffers = backend.load(inputs, "warm")
+    launch = buffers.launcher(plan)
+    outcome = Checker(backend, inputs, buffers, reference(inputs)).check(plan, launch)
+    if outcome.status != "ok":
+        raise GateFailed(f"{name} {kernel}: {outcome.reason}")
+    return Variant(name, launch, lambda: outcome, backend.device_kernels(kernel))
+
+
+def _interval(ratio: Estimate | None) -> str:
+    if ratio is None:
+        return "n/a"
+    return f"{ratio.centre:.4f}" + ("" if ratio.interval is None else " [{:.4f}, {:.4f}]".format(*ratio.interval))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    from dsa_bench.backends.cuda.backend import CudaBackend
+    from dsa_bench.bench.select import open_timer
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
@@ -57,10 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     old = CudaBackend(options.old)
     new = CudaBackend(options.new, old.stream)
+    timer, _ = open_timer("auto", old, "cuda")
     for rows in options.rows:
+        inputs = decode_inputs(DecodeShape(rows), DataSpec(query_std=options.query_std))
         for kernel in options.kernels:
-            spec = DataSpec(query_std=options.query_std)
-            print(compare(old, new, DecodeShape(rows), spec, kernel, options.rounds), flush=True)
+            print(compare(old, new, timer, inputs, kernel, options.rounds), flush=True)
 
 
 if __name__ == "__main__":
