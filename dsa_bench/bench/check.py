@@ -27,16 +27,22 @@ def refuse_reachable_poison(largest_output: float) -> None:
     if not largest_output < POISON:
         raise BadInput(
             f"value scales: an output could reach {largest_output:.3g}, beyond BF16's largest number {POISON:.3g}; "
-            "lower --value-scale-multiplier"
+            "lower --value-scale-multiplier, or give other inputs"
         )
 
 
-def refuse_blind_bound(bound: NDArray[np.float64], largest_output: float) -> None:
-    """Raises BadInput if the bound is so wide that any output would pass."""
-    if bound.size and not bound.max() <= largest_output + SMALLEST_BF16:
+def refuse_blind_bound(bound: NDArray[np.float64], largest_output: NDArray[np.float64]) -> None:
+    """Raises BadInput if the bound of any element is so wide that every output would pass.
+
+    bound [checked, query_heads, head_size] · largest_output [query_heads, head_size], what no output exceeds.
+    """
+    blind = ~(bound <= largest_output + SMALLEST_BF16)
+    if blind.any():
+        at = tuple(np.argwhere(blind)[0])
         raise BadInput(
-            f"key scales: logits are so large that rounding could move an output by {bound.max():.3g}, where none is "
-            f"larger than {largest_output:.3g}; lower --key-scale-multiplier or --query-std"
+            f"the data: logits are so large that rounding could move an output by {bound[at]:.3g}, where none exceeds "
+            f"{largest_output[at[1:]]:.3g}, and any result would pass; lower --key-scale-multiplier or --query-std, or "
+            "give other inputs"
         )
 
 

@@ -17,7 +17,7 @@ def open_clocks() -> Callable[[], dict[str, float]] | None:
         _read(nvml, handle)
     except Exception:  # NVML's errors are classes that it makes as it goes
         return None
-    return lambda: _read(nvml, handle)
+    return lambda: _read_or_nothing(nvml, handle)
 
 
 def power_cap_w() -> float | None:
@@ -34,6 +34,14 @@ def _device() -> tuple[Any, Any]:
     nvml = load("pynvml")
     nvml.nvmlInit()
     return nvml, nvml.nvmlDeviceGetHandleByPciBusId(load("cupy").cuda.runtime.deviceGetPCIBusId(0))
+
+
+def _read_or_nothing(nvml: Any, handle: Any) -> dict[str, float]:
+    """A reading that fails on the way costs its round the clock, not the run."""
+    try:
+        return _read(nvml, handle)
+    except Exception:
+        return {}
 
 
 def _read(nvml: Any, handle: Any) -> dict[str, float]:

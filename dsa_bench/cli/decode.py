@@ -74,6 +74,8 @@ def decode(
     if plan:
         if record is not None or explain:
             raise BadInput("--plan: measures nothing, so --record, --resume and --explain have no use beside it")
+        if format not in ("table", "json"):
+            raise BadInput(f"--format {format}: --plan prints JSON, and only that")
         from dsa_bench.sweep.plan import plan_document
 
         cta_slots = None if sms is None or resident is None else sms * resident

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The `dsa-bench` command: its commands, and how every failure becomes one line and an exit code."""
 
+import errno
 import sys
 from typing import Annotated, Any
 
@@ -62,6 +63,11 @@ def run(argv: list[str]) -> int:
         if not isinstance(left.__context__, BrokenPipeError):
             raise
         return 0  # whoever read the help closed early
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename is not None:
+            raise
+        note(f"error: stdout: cannot be written ({error.strerror}); send the result elsewhere")
+        return CannotMeasure.exit_code
     except (KeyboardInterrupt, typer.Abort):
         note("interrupted")
         return INTERRUPTED

@@ -3,7 +3,6 @@
 
 import gc
 import json
-import math
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -12,10 +11,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, cast
 
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: two writers of one record are then the user's to avoid
+    fcntl = None
+
 from dsa_bench.model.errors import BadInput, CannotMeasure
 from dsa_bench.model.record import SCHEMA, SCHEMA_VERSION, Check, Header, Line, Visit, line_content
 from dsa_bench.model.schema import misfitting_field
 from dsa_bench.model.shape import CELL_KEY
+
+LONGEST_US = 1e15
+"""Thirty years: no visit is longer, and sums of such times are finite."""
+LARGEST_RMS = 1e300
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +146,20 @@ def _validate_check(check: Check, place: str) -> None:
     if min(check.splits, check.tiles_per_split, check.ctas) < 0:
         raise BadInput(f"{place}: splits, tiles_per_split and ctas count something and are not negative")
     for error in (check.rms_error, check.rounding_floor):
-        if error is not None and not (math.isfinite(error) and error >= 0):
-            raise BadInput(f"{place}: an RMS error is a finite number or null, not {error!r}")
+        if error is not None and not 0 <= error <= LARGEST_RMS:
+            raise BadInput(
+                f"{place}: an RMS error is a finite number of up to {LARGEST_RMS:g} or null, not {error!r:.40}"
+            )
 
 
 def _validate_times(visit: Visit, place: str) -> None:
     for time_us in (visit.attention_us, visit.call_us):
         if visit.status == "ok":
-            if time_us is None or not 0 < time_us < math.inf:
-                raise BadInput(f"{place}: a visit with status ok needs positive times in microseconds, not {time_us!r}")
+            if time_us is None or not 0 < time_us <= LONGEST_US:
+                said = f"{time_us!r:.40}"
+                raise BadInput(
+                    f"{place}: a visit with status ok needs positive times of up to {LONGEST_US:g} us, not {said}"
+                )
         elif time_us is not None:
             raise BadInput(f"{place}: a visit with status {visit.status} has no time, not {time_us!r}")
 
@@ -165,15 +178,32 @@ class RunWriter:
         try:
             if resume is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                return self.path.open("x", encoding="utf-8")
-            os.truncate(self.path, resume.whole_bytes)
-            return self.path.open("a", encoding="utf-8")
+            elif not self.path.is_file():
+                raise BadInput(f"--record {self.path}: is no regular file; name one")
+            file = self.path.open("x" if resume is None else "a", encoding="utf-8")
+            self._claim(file, resume)
+            return file
         except OSError as error:
             if self.path.is_dir():
                 raise BadInput(f"--record {self.path}: is a folder; name a file") from error
             if isinstance(error, FileExistsError) and self.path.exists():
                 raise BadInput(f"--record {self.path}: exists; add --resume to go on, or name another file") from error
             raise BadInput(f"--record {self.path}: cannot be written ({error.strerror}); name another file") from error
+
+    def _claim(self, file: TextIO, resume: Run | None) -> None:
+        """Keep other processes out until this one closes the file, and cut off a torn last line."""
+        busy = BadInput(f"--record {self.path}: another process is writing it; wait for it, or name another file")
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise busy from error
+        if resume is not None:
+            if b"\n" in self.path.read_bytes()[resume.whole_bytes :]:  # written since it was read
+                file.close()
+                raise busy
+            os.truncate(self.path, resume.whole_bytes)
 
     def append(self, line: Line) -> None:
         try:

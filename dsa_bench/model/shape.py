@@ -76,7 +76,7 @@ class DecodeShape:
         return "op=decode," + ",".join(f"{name}={value}" for name, value in asdict(self).items())
 
 
-CELL_KEY = re.compile("op=decode" + "".join(f",{field.name}=[1-9][0-9]*" for field in fields(DecodeShape)))
+CELL_KEY = re.compile("op=decode" + "".join(f",{field.name}=[1-9][0-9]{{0,17}}" for field in fields(DecodeShape)))
 """What `DecodeShape.key` looks like."""
 
 

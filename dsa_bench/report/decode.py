@@ -203,14 +203,17 @@ def _fastest(rows: list[VariantRow], times: _Times) -> Fastest | None:
     if not timed:
         return None
     first, *others = sorted(timed, key=lambda row: row.time_us or 0.0)
-    ties: list[VariantRow] = []
-    for row in others:
-        pair = times.paired(row.check.variant, first.check.variant)
-        ratio = pair and paired_ratio(*pair)
-        if ratio and (ratio.interval is None or ratio.interval[0] > 1.0):
-            return Fastest(first, ties, (row, ratio))
-        ties.append(row)
-    return Fastest(first, ties, None)
+    pairs = [(row, times.paired(row.check.variant, first.check.variant)) for row in others]
+    behind = [(row, pair, paired_ratio(*pair)) for row, pair in pairs if pair]
+    each = 1 - 0.05 / max(len(behind), 1)  # Bonferroni: all comparisons with the fastest together hold at 95 %
+    ties = [row for row, pair, ratio in behind if _holds_one(paired_ratio(*pair, each)) and _holds_one(ratio, False)]
+    following = next(((row, ratio) for row, _, ratio in behind if row not in ties), None)
+    return Fastest(first, ties, following)
+
+
+def _holds_one(ratio: Estimate, without_interval: bool = True) -> bool:
+    """Whether a ratio's interval holds 1; `without_interval` where the rounds give none at that confidence."""
+    return without_interval if ratio.interval is None else ratio.interval[0] <= 1.0
 
 
 def _noise(times: _Times) -> NoiseFloor | None:

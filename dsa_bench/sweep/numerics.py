@@ -101,7 +101,7 @@ class _Tally:
 
     def result(self) -> CaseResult:
         tolerance = self._case.tolerance
-        if self._refusal is not None or not self._errors:
+        if not self._errors:
             return CaseResult(self._case.name, self._kernel, "refused", self._refusal, _in_words(tolerance))
         setting, worst = max(self._errors, key=lambda one: one[1].used)
         used = worst.used

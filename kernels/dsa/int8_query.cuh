@@ -7,7 +7,8 @@
 //                  0.99 * 2^30 <= max |X| <= 1.985 * 2^30; X = sum D[i] * 256^(3 - i), -128 <= D[i] <= 127.
 //                  A unit of X times a code is `unit` = scale * 2^(k - 30) nats. X is off by at most 1, because the
 //                  rounding of the FP32 product is added to it: a logit by at most
-//                  256 * 128 units < 2^-14.98 * scale * max |q * key_scale|.
+//                  256 * 128 units < 2^-14.98 * scale * max |q * key_scale|. Below a largest product of some 2^-96,
+//                  k is held at -96 and X is smaller: a logit is then off by less than 2^-111 nats.
 #pragma once
 
 #include <cuda_fp16.h>

@@ -52,11 +52,11 @@ def test_the_poison_is_finite_and_out_of_reach() -> None:
 
 
 def test_a_bound_that_lets_everything_pass_is_refused() -> None:
-    refuse_blind_bound(np.array([0.5, 1.0]), 1.0)
-    refuse_blind_bound(np.array([2.0**-133]), 0.0)
+    refuse_blind_bound(np.array([[[0.5, 1.0]]]), np.array([[1.0, 1.0]]))
+    refuse_blind_bound(np.array([[[2.0**-133]]]), np.array([[0.0]]))
     for bound in (1.1, np.inf, np.nan):
         with pytest.raises(BadInput, match="lower --key-scale-multiplier or --query-std"):
-            refuse_blind_bound(np.array([0.5, bound]), 1.0)
+            refuse_blind_bound(np.array([[[0.5, bound]]]), np.array([[2.0, 1.0]]))
 
 
 class Buffer:

@@ -268,3 +268,15 @@ def test_on_a_terminal_a_bar_follows_the_run_and_leaves_no_trace(environment_of_
         assert b"Traceback" not in said
         assert b"rows 1, context 128" in said
         assert b"\x1b[" in said, "colour"
+
+
+def test_help_to_a_full_disk_is_one_line(environment_of_children: Any, tmp_path: Path) -> None:
+    for argv in (["--help"], ["decode", "--help"], ["--version"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "dsa_bench", *argv], env=environment_of_children(), cwd=tmp_path, stdout=full,
+                stderr=subprocess.PIPE, text=True, check=False,
+            )  # fmt: skip
+        assert done.returncode == 3, done.stderr
+        assert done.stderr.startswith("dsa-bench: error: stdout: cannot be written")
+        assert len(done.stderr.splitlines()) == 1

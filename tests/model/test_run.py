@@ -3,6 +3,7 @@
 
 import errno
 import json
+import os
 import random
 import time
 from collections.abc import Callable
@@ -188,3 +189,41 @@ def test_a_variant_that_failed_its_check_is_not_waited_for(maker: Any) -> None:
     maker.header().check("previous").check("int8-tc/splits=1", status="wrong_result", reason="x")
     run = maker.rounds({"previous": [1.0], "control": [1.0]}, "previous").run()
     assert [index for _, index, _ in complete_rounds(run)] == [0]
+
+
+def test_a_second_writer_of_a_record_is_refused(two_cells: Any, tmp_path: Path) -> None:
+    """F4, triton-lang/triton#11512: two appends to one file would lose lines."""
+    path = two_cells.write(tmp_path / "r.jsonl")
+    before = read_run(path)
+    with RunWriter(path, before) as writer:
+        with pytest.raises(BadInput, match="another process is writing it"):
+            RunWriter(path, read_run(path))
+        writer.append(before.visits[0])
+    with pytest.raises(BadInput, match="another process is writing it"):
+        RunWriter(path, before)
+    with RunWriter(path, read_run(path)) as writer:
+        writer.append(before.visits[0])
+    assert len(read_run(path).visits) == len(before.visits) + 2
+
+
+def test_a_record_is_a_regular_file(two_cells: Any, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="is no regular file"):
+        RunWriter(tmp_path / "pipe", two_cells.run())
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"attention_us":100.0', '"attention_us":' + "1" * 400),
+        ('"attention_us":100.0', '"attention_us":1e308'),
+        ('"rounding_floor":0.00166', '"rounding_floor":' + "1" * 400),
+        ("rows=1,", "rows=" + "1" * 5000 + ","),
+    ],
+)
+def test_numbers_that_no_measurement_gives_are_refused(two_cells: Any, tmp_path: Path, old: str, new: str) -> None:
+    path = two_cells.write(tmp_path / "r.jsonl")
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(BadInput, match=r"r.jsonl:[0-9]+: "):
+        read_run(path)

@@ -255,3 +255,23 @@ def test_data_is_never_markup(maker: Any, kernel: str) -> None:
 )  # fmt: skip
 def test_times_carry_their_unit(time_us: float, shown: str) -> None:
     assert time_text(time_us) in (shown, shown.replace("123.5", "123.4"))
+
+
+def test_every_line_that_is_not_told_apart_is_named_and_the_next_one_is_not(maker: Any) -> None:
+    """A noisy slow line ties although a steady one before it does not; one without a common round is left out."""
+    run = maker.header()
+    times = {
+        "previous": [30.0] * 8,
+        "int8-tc/splits=1": [10.0, 10.1] * 4,
+        "int8-tc/splits=2": [10.5] * 8,
+        "int8-tc/splits=4": [8.0, 14.0] * 4,
+    }
+    for splits, asked in ((1, 0), (2, 2), (4, 4)):
+        run = run.check(f"int8-tc/splits={splits}", requested=(asked,))
+    (table,) = decode_tables(run.check("previous").rounds(times | {"control": [30.0] * 8}, "previous").run())
+    assert table.fastest is not None
+    assert table.fastest.row.check.splits == 1
+    assert [row.check.splits for row in table.fastest.ties] == [4]
+    assert table.fastest.next is not None
+    assert table.fastest.next[0].check.splits == 2
+    assert conclusion(table).endswith("and not told apart from int8-tc at 4 tiles per split.")

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from dsa_bench.backends.cpu.backend import CpuBackend
+from dsa_bench.data.synthetic import decode_inputs
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.record import Visit
 from dsa_bench.model.request import DataSpec, DecodeRequest, Policy
 from dsa_bench.model.run import complete_rounds, read_run
 from dsa_bench.model.shape import DecodeShape
+from dsa_bench.oracle.attention import reference
 from dsa_bench.report.decode import decode_tables
+from dsa_bench.sweep.check import Checker
 from dsa_bench.sweep.decode import Bench, run_decode
 
 ROWS_1 = DecodeShape(rows=1, context=200, candidates=130)
@@ -259,4 +262,38 @@ def test_paths_are_told_only_where_they_are_asked_for(fake_timer: Any) -> None:
         ctas = {check.variant: check.ctas for check in run.checks if check.kernel == "emulation"}
         told = {name: sum(paths.values()) for name, paths in listener.paths.items() if paths}
         assert told == (ctas if tell else {})
+    backend.close()
+
+
+def test_a_kv_head_with_small_values_does_not_hide_behind_another(tampered_backend: Any) -> None:
+    """All zeros in the heads whose output is 1e5 times smaller: invisible in the RMS error over all heads."""
+
+    def tamper(_: VariantPlan, out: Any) -> None:
+        out[:, :12] = 0
+
+    inputs = decode_inputs(DecodeShape(2, 512, 256), DataSpec())
+    inputs.value_scale[0] *= 1e-5
+    for backend, status in ((CpuBackend(), "ok"), (tampered_backend(tamper), "wrong_result")):
+        buffers = backend.load(inputs, "none")
+        plan = backend.geometry.plan("previous", inputs.shape, None)
+        checked = Checker(backend, inputs, buffers, reference(inputs)).check(plan, buffers.launcher(plan))
+        assert checked.status == status, checked.reason
+        backend.close()
+
+
+def test_a_copy_of_the_inputs_that_gives_other_bits_is_wrong(tampered_backend: Any) -> None:
+    """Cold launches rotate through copies; the last one is checked against the first."""
+    calls: list[int] = []
+
+    def tamper(_: VariantPlan, out: Any) -> None:
+        calls.append(1)
+        out[0, 0, 0] += len(calls) // 2 * out[0, 0, 0] / 128
+
+    backend = tampered_backend(tamper)
+    inputs = decode_inputs(DecodeShape(1, 512, 256), DataSpec())
+    buffers = backend.load(inputs, "none")
+    buffers.copies = 3
+    plan = backend.geometry.plan("previous", inputs.shape, None)
+    checked = Checker(backend, inputs, buffers, reference(inputs)).check(plan, buffers.launcher(plan))
+    assert (checked.status, checked.reason) == ("wrong_result", "copy 2 of the inputs gives another output than copy 0")
     backend.close()

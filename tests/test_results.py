@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: MIT
+"""The README's tables are what the program makes of the records that they name."""
+
+import re
+from itertools import groupby
+from pathlib import Path
+
+from dsa_bench.model.run import read_run
+from dsa_bench.report.decode import decode_tables
+from dsa_bench.report.render import to_markdown, to_text
+from dsa_bench.stats.verdict import Verdict, judge
+
+TABLE = re.compile(r"<!-- table: (\S+) -->\n```text\n(.*?)\n```", re.DOTALL)
+
+
+def test_tables_in_the_readme_are_made_from_records(root: Path) -> None:
+    shown = TABLE.findall((root / "README.md").read_text())
+    assert shown
+    for record, blocks in shown:
+        made = to_text(decode_tables(read_run(root / record)), color=False, width=80).split("\n\n")
+        assert set(blocks.split("\n\n")) <= set(made)
+
+
+def test_every_record_has_its_table_beside_it(root: Path) -> None:
+    records = sorted((root / "results").rglob("*.jsonl"))
+    assert records
+    for record in records:
+        assert record.with_suffix(".md").read_text() == to_markdown(decode_tables(read_run(record))) + "\n"
+
+
+def test_no_recorded_variant_differs_from_itself(root: Path) -> None:
+    """The null control of every cell on record is a run of one launch against itself."""
+    for record in sorted((root / "results").rglob("*.jsonl")):
+        run = read_run(record)
+        for _, visits in groupby(sorted(run.visits, key=lambda visit: visit.cell), key=lambda visit: visit.cell):
+            times: dict[tuple[str, bool], dict[int, float]] = {}
+            for visit in visits:
+                times.setdefault((visit.variant, visit.control), {})[visit.round] = visit.attention_us or 0.0
+            (control,) = (variant for variant, is_control in times if is_control)
+            second, first = times[control, True], times[control, False]
+            judgement = judge([second[index] for index in first], [first[index] for index in first])
+            assert judgement.verdict in (Verdict.SAME, Verdict.INCONCLUSIVE), record
