@@ -66,9 +66,11 @@ def kernels(
     ] = "table",
 ) -> None:
     """Compile every kernel for every target, without a GPU; what each needs. A spill or a stack frame is exit 1."""
+    from dsa_bench.jit.compiler import refuse_unknown_targets
     from dsa_bench.jit.modules import resource_table
 
     targets = [parse_target(name) for name in target]
+    refuse_unknown_targets(targets)
     with only_the_result_on_stdout():
         rows = resource_table(targets)
     emit(WRITERS[format](rows))

@@ -5,7 +5,7 @@ import functools
 import re
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from dsa_bench.jit.optional import install_hint, load
 from dsa_bench.jit.sources import Sources
 from dsa_bench.jit.target import Target
 from dsa_bench.jit.worker import Death, Request, compile_in_worker
-from dsa_bench.model.errors import CannotMeasure, CompileFailed
+from dsa_bench.model.errors import BadInput, CannotMeasure, CompileFailed
 
 FLAGS = ("--std=c++17", "--ptxas-options=-v")
 """Options of every compilation. -v reports the resources; it changes the bytes of the CUBIN, so it is always on."""
@@ -65,6 +65,18 @@ def toolchain() -> Toolchain:
 def compiler_version() -> str:
     """Version of the loaded NVRTC, "13.0.88" from a wheel or "13.0" from elsewhere."""
     return toolchain().version
+
+
+def refuse_unknown_targets(targets: Sequence[Target]) -> None:
+    """Raises BadInput for an architecture that this NVRTC cannot compile for, listing those that it can."""
+    nvrtc = load("cuda.bindings.nvrtc")
+    version = compiler_version()
+    _, count = nvrtc.nvrtcGetNumSupportedArchs()
+    _, numbers = nvrtc.nvrtcGetSupportedArchs()
+    known = sorted(numbers[:count])
+    for target in targets:
+        if target.number not in known:
+            raise BadInput(f"--target {target}: NVRTC {version} compiles for {', '.join(map(str, known))}")
 
 
 def compile_sources(sources: Sources, target: Target, defines: Mapping[str, int | str]) -> Binary:

@@ -9,7 +9,7 @@ import pytest
 
 from dsa_bench.jit import compiler, modules, worker
 from dsa_bench.jit.target import TARGETS, Target
-from dsa_bench.model.errors import CannotMeasure, CompileFailed
+from dsa_bench.model.errors import BadInput, CannotMeasure, CompileFailed
 
 SCALE = """#include "dsa/scale.cuh"
 extern "C" __device__ const unsigned scale_smem_bytes = sizeof(Tile);
@@ -177,3 +177,10 @@ def test_a_dead_worker_is_a_message(root: Path, monkeypatch: pytest.MonkeyPatch,
 )
 def test_first_error(log: str, line: str) -> None:
     assert compiler.first_error(log) == line
+
+
+@needs_nvrtc
+def test_a_target_that_the_compiler_does_not_know_is_bad_input_and_lists_those_it_does() -> None:
+    compiler.refuse_unknown_targets([Target(90, "a"), Target(80)])
+    with pytest.raises(BadInput, match=r"--target 99: NVRTC .* compiles for .*80, 86.*90"):
+        compiler.refuse_unknown_targets([Target(90, "a"), Target(99)])
