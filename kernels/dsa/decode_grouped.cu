@@ -13,8 +13,9 @@
 // Needs     1 <= group; 1 <= head_size <= 256; buffers aligned to their elements. Rows of the cache are read 8 bytes at
 //           a time and the query 16 where pointers and head_size allow it, else element by element.
 //           An entry of `selected` outside [0, context) is no candidate, wherever it stands; duplicates count twice.
-// Leaves    every (r, h, s) of acc, m and l written; a split without a candidate gives 0, -inf and 0, never NaN. A score
-//           of -inf counts as none, so a head with no other is zeros; products that overflow FP32 give inf or NaN.
+// Leaves    every (r, h, s) of acc, m and l written; a split without a candidate gives 0, -inf and 0, never NaN.
+//           A score of -inf counts as none, so a head with no other is zeros; products that overflow FP32 give inf or
+//           NaN.
 //           Lets a dependent launch start before the end; the dependent waits for the whole grid before it reads.
 #include <cuda_bf16.h>
 
