@@ -71,8 +71,12 @@ def logits(inputs: DecodeInputs, row: int | np.int64, kv_head: int, positions: S
     return inputs.scale * (folded_query(inputs, row, kv_head) @ keys.T)
 
 
+def rms(values: F64) -> float:
+    """Root of the mean square over all elements."""
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
 def relative_rms(out: F64, expected: F64) -> float:
     """RMS(out - expected) / RMS(expected); 0 if both are all zeros, infinity if only the expectation is."""
-    error = float(np.sqrt(np.mean(np.square(out - expected))))
-    size = float(np.sqrt(np.mean(np.square(expected))))
+    error, size = rms(out - expected), rms(expected)
     return error / size if size else (0.0 if error == 0.0 else float("inf"))

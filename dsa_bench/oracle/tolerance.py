@@ -36,6 +36,11 @@ LARGE_VALUE_SCALE = 2.0**16
 """From here on a probability that FP16 flushes could show in the output, so `int8-tc` leaves its fast path."""
 
 
+def largest_output(inputs: DecodeInputs) -> F64:
+    """[query_heads, head_size]: what no output exceeds, the largest code times the channel's value_scale."""
+    return CODE_MAX * np.abs(inputs.value_scale.astype(np.float64)).repeat(inputs.shape.group, axis=0)
+
+
 def logit_magnitude(inputs: DecodeInputs, rows: NDArray[np.int64]) -> F64:
     """[rows, query_heads]: scale * 128 * sum_d |query * key_scale|, above the size of any partial sum of a logit."""
     return inputs.scale * CODE_MAX * np.abs(_folded(inputs, rows)).sum(axis=-1)
@@ -136,7 +141,6 @@ def _sums(inputs: DecodeInputs, unit: float) -> float:
 
 
 def _bound(inputs: DecodeInputs, out: F64, relative: F64) -> F64:
-    """The store, and `relative` [rows, query_heads] of the largest magnitude of a dequantised value."""
+    """The store, and `relative` [rows, query_heads] of what no output exceeds."""
     with np.errstate(invalid="ignore"):
-        v_max = CODE_MAX * np.abs(inputs.value_scale.astype(np.float64)).repeat(inputs.shape.group, axis=0)
-        return U_BF16 * np.abs(out) + SMALLEST_BF16 + relative[:, :, None] * v_max
+        return U_BF16 * np.abs(out) + SMALLEST_BF16 + relative[:, :, None] * largest_output(inputs)

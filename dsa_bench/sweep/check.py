@@ -12,8 +12,8 @@ from dsa_bench.bench.variant import Checked
 from dsa_bench.model.inputs import DecodeInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import CEILINGS
-from dsa_bench.oracle.attention import F64, Reference, relative_rms
-from dsa_bench.oracle.tolerance import CODE_MAX, SMALLEST_BF16, U_BF16, U_FP32
+from dsa_bench.oracle.attention import F64, Reference, relative_rms, rms
+from dsa_bench.oracle.tolerance import SMALLEST_BF16, U_BF16, U_FP32, largest_output
 
 FEW_ROUNDINGS = 4
 """How many BF16 roundings the RMS error of a right kernel stays within; a lost tile of 32 is some 90."""
@@ -89,11 +89,6 @@ class Checker:
         return Checked("wrong_result", f"copy {last} of the inputs gives another output than copy 0", outcome.rms_error)
 
 
-def largest_output(inputs: DecodeInputs) -> F64:
-    """[query_heads, head_size]: what no output exceeds, the largest code times the channel's value_scale."""
-    return CODE_MAX * np.abs(inputs.value_scale.astype(np.float64)).repeat(inputs.shape.group, axis=0)
-
-
 def rms_limit(inputs: DecodeInputs, expected: F64, kv_head: int) -> float:
     """A relative RMS error that no right kernel reaches, where a bound for the worst case sees little.
 
@@ -101,14 +96,10 @@ def rms_limit(inputs: DecodeInputs, expected: F64, kv_head: int) -> float:
     FEW_ROUNDINGS roundings of the output to BF16, and as many times what FP32 sums of `candidates` random terms leave:
     sqrt(candidates) * 2^-24 * RMS(dequantised values) / RMS(output).
     """
-    size = _rms(expected)
+    size = rms(expected)
     if not size:
         return 0.0
     sampled = inputs.value[kv_head, :4096].astype(np.float64) * inputs.value_scale[kv_head].astype(np.float64)
-    values = _rms(sampled)
+    values = rms(sampled)
     subnormal = SMALLEST_BF16 / size
     return FEW_ROUNDINGS * (U_BF16 / 2 + subnormal + math.sqrt(inputs.shape.candidates) * U_FP32 * values / size)
-
-
-def _rms(values: F64) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from dsa_bench.backends.base import Backend, DecodeBuffers, TellsPaths
 from dsa_bench.bench.check import refuse_reachable_poison
 from dsa_bench.bench.rounds import Clocks, Stop, pilot, round_slots, take_rounds
@@ -26,7 +24,7 @@ from dsa_bench.model.request import DecodeRequest
 from dsa_bench.model.run import Run, RunWriter, complete_rounds, read_run
 from dsa_bench.model.shape import DecodeShape
 from dsa_bench.oracle.attention import reference
-from dsa_bench.oracle.tolerance import CODE_MAX
+from dsa_bench.oracle.tolerance import largest_output
 from dsa_bench.splits.geometry import AUTOMATIC, effective_variants
 from dsa_bench.sweep.check import Checker
 from dsa_bench.sweep.header import run_header
@@ -176,7 +174,7 @@ class _DecodeCell:
         rounds = self._request.policy.rounds
         refuse_beyond_memory(self._shape)
         inputs = cell_inputs(self._shape, self._request.data)
-        refuse_reachable_poison(CODE_MAX * float(np.abs(inputs.value_scale).max()))
+        refuse_reachable_poison(float(largest_output(inputs).max()))
         data_hash = inputs.digest()
         if any(check.data_hash != data_hash for check in self._checks.values()):
             raise BadInput(f"--resume: the inputs of {self._shape.key} differ from the record's; name another --record")

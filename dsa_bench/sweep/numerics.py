@@ -16,7 +16,7 @@ from dsa_bench.model.request import CHECKED_KERNELS, DECODE_KERNELS, EMULATION
 from dsa_bench.oracle.attention import Reference, reference
 from dsa_bench.oracle.cases.case import Case, Tolerance
 from dsa_bench.oracle.cases.catalog import DECODE_CASES
-from dsa_bench.oracle.tolerance import CODE_MAX, SMALLEST_BF16
+from dsa_bench.oracle.tolerance import SMALLEST_BF16, largest_output
 from dsa_bench.oracle.verdict import Error, measure, pooled_share
 from dsa_bench.splits.geometry import effective_variants
 
@@ -88,7 +88,7 @@ class _Tally:
         if self._case.tolerance.rule != "bound":
             return np.zeros(1)
         bound = self._backend.bound(self._kernel, inputs, oracle.rows, oracle.out)
-        largest = CODE_MAX * float(np.abs(inputs.value_scale).max()) + SMALLEST_BF16
+        largest = float(largest_output(inputs).max()) + SMALLEST_BF16
         if not bound.max() <= largest:
             self._defect = f"the bound of {bound.max():.3g} sees nothing: no output is larger than {largest:.3g}"
         return bound
