@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from dsa_bench.backends.cpu.backend import CpuBackend, CpuDecodeBuffers
+from dsa_bench.backends.cpu.backend import CpuBackend, CpuSparseBuffers
 from dsa_bench.backends.cuda.probe import missing_gpu
 from dsa_bench.bench.variant import Checked, Timing, Variant
-from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.record import Check, Header, Line, Visit
 from dsa_bench.model.run import Run, RunWriter
@@ -76,12 +76,12 @@ class TamperedBackend(CpuBackend):
         super().__init__()
         self._tamper = tamper
 
-    def load(self, inputs: DecodeInputs, *mode: str) -> "TamperedBuffers":
+    def load(self, inputs: SparseInputs, *mode: str) -> "TamperedBuffers":
         return TamperedBuffers(inputs, self._run, self._tamper)
 
 
-class TamperedBuffers(CpuDecodeBuffers):
-    def __init__(self, inputs: DecodeInputs, run: Any, tamper: Callable[[VariantPlan, Any], None]) -> None:
+class TamperedBuffers(CpuSparseBuffers):
+    def __init__(self, inputs: SparseInputs, run: Any, tamper: Callable[[VariantPlan, Any], None]) -> None:
         super().__init__(inputs, run)
         self._tamper = tamper
 

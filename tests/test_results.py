@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 
 from dsa_bench.model.run import read_run
-from dsa_bench.report.decode import decode_tables
+from dsa_bench.report.cells import cell_tables
 from dsa_bench.report.render import to_markdown, to_text
 from dsa_bench.stats.verdict import Verdict, judge
 
@@ -17,7 +17,7 @@ def test_tables_in_the_readme_are_made_from_records(root: Path) -> None:
     shown = TABLE.findall((root / "README.md").read_text())
     assert shown
     for record, blocks in shown:
-        made = to_text(decode_tables(read_run(root / record)), color=False, width=80).split("\n\n")
+        made = to_text(cell_tables(read_run(root / record)), color=False, width=80).split("\n\n")
         assert set(blocks.split("\n\n")) <= set(made)
 
 
@@ -25,7 +25,7 @@ def test_every_record_has_its_table_beside_it(root: Path) -> None:
     records = sorted((root / "results").rglob("*.jsonl"))
     assert records
     for record in records:
-        assert record.with_suffix(".md").read_text() == to_markdown(decode_tables(read_run(record))) + "\n"
+        assert record.with_suffix(".md").read_text() == to_markdown(cell_tables(read_run(record))) + "\n"
 
 
 def test_no_recorded_variant_differs_from_itself(root: Path) -> None:

@@ -14,18 +14,18 @@ from dsa_bench.backends.base import Backend
 from dsa_bench.bench.rounds import Stop, pilot, round_slots, take_rounds
 from dsa_bench.bench.timers import Timer
 from dsa_bench.bench.variant import Variant
-from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.errors import GateFailed
-from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference
 from dsa_bench.stats.location import Estimate
 from dsa_bench.stats.verdict import judge
 from dsa_bench.sweep.check import Checker
 
 
-def compare(old: Backend, new: Backend, timer: Timer, inputs: DecodeInputs, kernel: str, rounds: int) -> str:
+def compare(old: Backend, new: Backend, timer: Timer, inputs: SparseInputs, kernel: str, rounds: int) -> str:
     """One line: median times, ratio new / old with its interval, verdict. GateFailed if either gives a wrong result."""
     variants = [_checked(name, backend, inputs, kernel) for name, backend in (("old", old), ("new", new))]
     slots = round_slots(variants, "old", pilot(variants, timer))
@@ -44,7 +44,7 @@ def compare(old: Backend, new: Backend, timer: Timer, inputs: DecodeInputs, kern
     )
 
 
-def _checked(name: str, backend: Backend, inputs: DecodeInputs, kernel: str) -> Variant:
+def _checked(name: str, backend: Backend, inputs: SparseInputs, kernel: str) -> Variant:
     plan = backend.geometry.plan(kernel, inputs.shape, None if kernel == "previous" else 0)
     buffers = backend.load(inputs, "warm")
     launch = buffers.launcher(plan)
@@ -72,11 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--query-std", type=float, default=1.4)
     options = parser.parse_args(arguments)
-    old = CudaBackend(options.old)
-    new = CudaBackend(options.new, old.stream)
+    old = CudaBackend("decode", options.old)
+    new = CudaBackend("decode", options.new, old.stream)
     timer, _ = open_timer("auto", old, "cuda")
     for rows in options.rows:
-        inputs = decode_inputs(DecodeShape(rows), DataSpec(query_std=options.query_std))
+        inputs = sparse_inputs(SparseShape(rows), DataSpec(query_std=options.query_std))
         for kernel in options.kernels:
             print(compare(old, new, timer, inputs, kernel, options.rounds), flush=True)
 

@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.model.device import DeviceFacts
-from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.oracle.attention import F64
-from dsa_bench.splits.geometry import DecodeGeometry
+from dsa_bench.splits.geometry import SparseGeometry
 
 Launch = Callable[[int], None]
 """Enqueue one call. The argument counts calls, so that a launch can rotate through copies of its inputs."""
 
 
-class DecodeBuffers(Protocol):
+class SparseBuffers(Protocol):
     """One cell's tensors where the kernels see them. Made by Backend.load, given back by close.
 
     copies  copies of the inputs that launches rotate through
@@ -45,7 +45,7 @@ class DecodeBuffers(Protocol):
 
 @runtime_checkable
 class TellsPaths(Protocol):
-    """What DecodeBuffers may offer in addition: how the CTAs of a launch decided to compute (docs/numerics.md)."""
+    """What SparseBuffers may offer in addition: how the CTAs of a launch decided to compute (docs/numerics.md)."""
 
     def paths(self, variant: VariantPlan) -> dict[str, int] | None:
         """Launch once, counting: {path: CTAs that ended on it}, every path of the kernel, the fastest first.
@@ -56,17 +56,17 @@ class TellsPaths(Protocol):
 
 
 class Backend(Protocol):
-    """A device and the decode kernels on it. `stream` is where launches go; None on the CPU."""
+    """A device and the kernels on it. `stream` is where launches go; None on the CPU."""
 
     device: DeviceFacts
-    geometry: DecodeGeometry
+    geometry: SparseGeometry
     stream: Any
 
     def kernel_hash(self, kernel: str) -> str:
         """Changes when the kernel's code can have changed, and only then."""
         ...
 
-    def bound(self, kernel: str, inputs: DecodeInputs, rows: NDArray[np.int64], out: F64) -> F64:
+    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
         """How far the kernel's output may lie from the FP64 oracle, elementwise (oracle/tolerance.py)."""
         ...
 
@@ -74,7 +74,7 @@ class Backend(Protocol):
         """Names under which a profiler sees the kernels of one call; empty on the CPU."""
         ...
 
-    def load(self, inputs: DecodeInputs, l2: str) -> DecodeBuffers:
+    def load(self, inputs: SparseInputs, l2: str) -> SparseBuffers:
         """Put a cell's tensors where the kernels see them, as often as the L2 mode needs."""
         ...
 

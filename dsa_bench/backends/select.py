@@ -3,10 +3,13 @@
 
 from dsa_bench.backends.base import Backend
 from dsa_bench.model.errors import CannotMeasure
+from dsa_bench.model.shape import Op
 
 
-def open_backend(name: str) -> tuple[Backend, str | None]:
+def open_backend(name: str, op: Op = "decode") -> tuple[Backend, str | None]:
     """Open "cpu", "cuda" or "auto" (the GPU if one works); with a line to tell the user, if there is one.
+
+    op  the operator whose kernels a GPU backend compiles
 
     Raises CannotMeasure for "cuda" where there is no usable GPU, naming what is missing.
     """
@@ -15,14 +18,14 @@ def open_backend(name: str) -> tuple[Backend, str | None]:
     if name == "cpu":
         return CpuBackend(), None
     try:
-        return _open_gpu(), None
+        return _open_gpu(op), None
     except CannotMeasure as error:
         if name == "cuda":
             raise CannotMeasure(f"--backend cuda: {error}") from error
         return CpuBackend(), f"measuring the CPU backend: {error}"
 
 
-def _open_gpu() -> Backend:
+def _open_gpu(op: Op) -> Backend:
     from dsa_bench.backends.cuda.probe import missing_gpu
 
     missing = missing_gpu()
@@ -30,4 +33,4 @@ def _open_gpu() -> Backend:
         raise CannotMeasure(missing)
     from dsa_bench.backends.cuda.backend import CudaBackend
 
-    return CudaBackend()
+    return CudaBackend(op)

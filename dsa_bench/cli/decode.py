@@ -11,8 +11,8 @@ from dsa_bench.cli.measure import judge, measure
 from dsa_bench.cli.sources import cells_of_inputs, with_scales
 from dsa_bench.cli.tables import print_tables
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.request import DECODE_KERNELS, DataSpec, DecodeRequest, Policy
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.request import SPARSE_KERNELS, DataSpec, Policy, SparseRequest
+from dsa_bench.model.shape import SparseShape
 
 DEFAULT_ROUNDS = 16
 
@@ -25,7 +25,7 @@ def decode(
     query_heads: opt.QueryHeads = 24,
     kv_heads: opt.KvHeads = 2,
     tiles_per_split: opt.TilesPerSplit = [0],
-    kernels: opt.Kernels = list(DECODE_KERNELS),
+    kernels: opt.Kernels = list(SPARSE_KERNELS),
     backend: opt.BackendName = "auto",
     timer: opt.TimerName = "auto",
     l2: opt.L2 = "warm",
@@ -53,11 +53,11 @@ def decode(
         shapes, data = cells_of_inputs(ctx, inputs)
     else:
         grid = itertools.product(rows, context, candidates)
-        shapes = tuple(DecodeShape(r, c, n, query_heads, kv_heads) for r, c, n in grid)
+        shapes = tuple(SparseShape(r, c, n, query_heads, kv_heads) for r, c, n in grid)
         data = DataSpec(seed, query_std, key_scale_multiplier, value_scale_multiplier, invalid_fraction, selection)
         if scales_from is not None:
             data = with_scales(data, scales_from, shapes[0])
-    request = DecodeRequest(
+    request = SparseRequest(
         shapes=shapes,
         kernels=tuple(kernels),
         tiles_per_split=tuple(tiles_per_split),

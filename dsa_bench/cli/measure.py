@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 from dsa_bench.cli.console import lines_to_user, note, only_the_result_on_stdout
 from dsa_bench.model.errors import CannotMeasure, GateFailed
-from dsa_bench.model.request import DecodeRequest
+from dsa_bench.model.request import SparseRequest
 
 if TYPE_CHECKING:
-    from dsa_bench.report.decode import CellTable
-    from dsa_bench.sweep.decode import Measured
+    from dsa_bench.report.cells import CellTable
+    from dsa_bench.sweep.cells import Measured
 
 
-def measure(request: DecodeRequest, backend_name: str, record: Path | None, resume: bool, explain: bool) -> "Measured":
+def measure(request: SparseRequest, backend_name: str, record: Path | None, resume: bool, explain: bool) -> "Measured":
     """Measure the request on the backend asked for. An interrupt says where the record is."""
     from dsa_bench.backends.select import open_backend
     from dsa_bench.bench.clocks import open_clocks
     from dsa_bench.bench.select import open_timer
     from dsa_bench.cli.progress import RunProgress
     from dsa_bench.splits.explain import explain_cell
-    from dsa_bench.sweep.decode import Bench, run_decode
+    from dsa_bench.sweep.cells import Bench, run_cells
 
     with only_the_result_on_stdout():
-        backend, *said = open_backend(backend_name)
+        backend, *said = open_backend(backend_name, request.op)
         try:
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
             if explain:
@@ -39,7 +39,7 @@ def measure(request: DecodeRequest, backend_name: str, record: Path | None, resu
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
             bench = Bench(backend, timer, request.policy.l2 if on_gpu else "none", clocks, tell_paths=explain)
             with RunProgress([line for line in (*said, said_of_timer) if line]) as progress:
-                return run_decode(request, bench, progress, argv=sys.argv[1:], record=record, resume=resume)
+                return run_cells(request, bench, progress, argv=sys.argv[1:], record=record, resume=resume)
         except KeyboardInterrupt:
             if record is not None and record.exists():
                 note(f"what was measured is in {record}; the same command with --resume goes on")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dsa_bench.cli.values import file_name, flatten, integer_list, name_list, one_integer, one_number, one_of
-from dsa_bench.model.request import BACKENDS, DECODE_KERNELS, L2_MODES, TIMERS
+from dsa_bench.model.request import BACKENDS, L2_MODES, SPARSE_KERNELS, TIMERS
 from dsa_bench.report.formats import FORMATS
 
 
@@ -38,7 +38,7 @@ TilesPerSplit = Annotated[
     ),
 ]
 Kernels = Annotated[
-    list[str], list_option("--kernels", name_list(DECODE_KERNELS), f"From {', '.join(DECODE_KERNELS)}.", "NAME...")
+    list[str], list_option("--kernels", name_list(SPARSE_KERNELS), f"From {', '.join(SPARSE_KERNELS)}.", "NAME...")
 ]
 BackendName = Annotated[
     str, _option("--backend", one_of(BACKENDS), "auto takes the GPU if one works.", "|".join(BACKENDS))

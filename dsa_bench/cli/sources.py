@@ -7,7 +7,7 @@ import typer
 
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 
 SHAPE_OPTIONS = ("rows", "context", "candidates", "query_heads", "kv_heads")
 DATA_OPTIONS = (
@@ -21,7 +21,7 @@ DATA_OPTIONS = (
 )
 
 
-def cells_of_inputs(ctx: typer.Context, file: str) -> tuple[tuple[DecodeShape, ...], DataSpec]:
+def cells_of_inputs(ctx: typer.Context, file: str) -> tuple[tuple[SparseShape, ...], DataSpec]:
     """The one cell that a file of inputs holds. Raises BadInput for an option beside it that says something else."""
     from dsa_bench.data.files import inputs_source
 
@@ -36,7 +36,7 @@ def cells_of_inputs(ctx: typer.Context, file: str) -> tuple[tuple[DecodeShape, .
     return (shape,), DataSpec(source=source)
 
 
-def with_scales(data: DataSpec, file: str, shape: DecodeShape) -> DataSpec:
+def with_scales(data: DataSpec, file: str, shape: SparseShape) -> DataSpec:
     """The same data with the scales of a file, which fit the heads of `shape`."""
     from dsa_bench.data.files import scales_source
 

@@ -8,15 +8,15 @@ from dsa_bench.cli.console import emit, note, terminal_width, wants_color
 
 if TYPE_CHECKING:
     from dsa_bench.model.run import Run
-    from dsa_bench.report.decode import CellTable
+    from dsa_bench.report.cells import CellTable
 
 
 def print_tables(run: "Run", format: str) -> "list[CellTable]":
     """Print the tables of a run and return them; cells that cannot be trusted are also named on stderr."""
-    from dsa_bench.report.decode import decode_tables, untrusted_cells
+    from dsa_bench.report.cells import cell_tables, untrusted_cells
     from dsa_bench.report.render import MACHINE_WRITERS, to_text
 
-    tables = decode_tables(run)
+    tables = cell_tables(run)
     writer = MACHINE_WRITERS.get(format)
     if writer is None:
         emit(to_text(tables, color=wants_color(sys.stdout), width=terminal_width(sys.stdout)))

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.data.formats import SCALES, Tensors, read_scale_tensors, read_tensors
-from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.request import DataSource, DataSpec
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 
 FP32 = np.dtype(np.float32)
 CHANNELS = ("kv_heads", "head_size")
@@ -31,34 +31,34 @@ LAYOUT: dict[str, tuple[np.dtype[Any], tuple[str, ...]]] = {
 Scales = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
-def cell_inputs(shape: DecodeShape, spec: DataSpec) -> DecodeInputs:
+def cell_inputs(shape: SparseShape, spec: DataSpec) -> SparseInputs:
     """One cell's tensors, whatever their source. Raises BadInput if its file is no longer what it was when named."""
     source = spec.source
     if source is None:
-        return decode_inputs(shape, spec)
+        return sparse_inputs(shape, spec)
     if source.part == "inputs":
-        inputs = read_inputs(source.file)
+        inputs = replace(read_inputs(source.file), op=shape.op)
         _refuse_change(source, inputs.digest())
         return inputs
     scales = read_scales(source.file, shape)
     _refuse_change(source, _digest(scales))
     key_scale = _times(scales[0], spec.key_scale_multiplier, "--key-scale-multiplier")
     value_scale = _times(scales[1], spec.value_scale_multiplier, "--value-scale-multiplier")
-    return replace(decode_inputs(shape, spec), key_scale=key_scale, value_scale=value_scale)
+    return replace(sparse_inputs(shape, spec), key_scale=key_scale, value_scale=value_scale)
 
 
-def inputs_source(file: str) -> tuple[DataSource, DecodeShape]:
+def inputs_source(file: str) -> tuple[DataSource, SparseShape]:
     """A file of inputs as a source, and the shape of its one cell."""
     inputs = read_inputs(file)
     return DataSource("inputs", file, inputs.digest()), inputs.shape
 
 
-def scales_source(file: str, shape: DecodeShape) -> DataSource:
+def scales_source(file: str, shape: SparseShape) -> DataSource:
     """A file of scales that fit `shape` as a source."""
     return DataSource("scales", file, _digest(read_scales(file, shape)))
 
 
-def read_inputs(file: str) -> DecodeInputs:
+def read_inputs(file: str) -> SparseInputs:
     """All tensors of LAYOUT. Raises BadInput naming the file, the tensor, what was found and what is needed."""
     where = f"--inputs {file}"
     names, tensors = read_tensors(where, file, [*LAYOUT, "scale"])
@@ -68,7 +68,7 @@ def read_inputs(file: str) -> DecodeInputs:
         raise BadInput(f"{where}: {what}; needs {', '.join(LAYOUT)} and takes scale")
     sizes: dict[str, int] = {}
     fitting: dict[str, Any] = {name: _fitting(where, name, tensors, sizes) for name in LAYOUT}
-    inputs = DecodeInputs(**fitting, scale=_softmax_scale(where, tensors.get("scale"), sizes["head_size"]))
+    inputs = SparseInputs(**fitting, scale=_softmax_scale(where, tensors.get("scale"), sizes["head_size"]))
     try:
         _ = inputs.shape
     except BadInput as error:
@@ -76,7 +76,7 @@ def read_inputs(file: str) -> DecodeInputs:
     return inputs
 
 
-def read_scales(file: str, shape: DecodeShape) -> Scales:
+def read_scales(file: str, shape: SparseShape) -> Scales:
     """(key_scale, value_scale), each [kv_heads, head_size] of `shape`."""
     where = f"--scales-from {file}"
     _, tensors = read_scale_tensors(where, file, shape.kv_heads * shape.head_size)

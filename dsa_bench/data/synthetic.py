@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Synthetic decode inputs: same shape, spec and seed, same bytes."""
+"""Synthetic inputs: same shape, spec and seed, same bytes."""
 
 import math
 import zlib
@@ -9,9 +9,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import DecodeShape, ceil_div
+from dsa_bench.model.shape import SparseShape, ceil_div
 
 CODE_STD = 40.0
 KEY_SCALE_RANGE = (0.02, 0.06)
@@ -22,27 +22,28 @@ INT32 = np.iinfo(np.int32)
 Positions = NDArray[np.int64]
 
 
-def peak_bytes(shape: DecodeShape) -> int:
+def peak_bytes(shape: SparseShape) -> int:
     """Host memory that drawing a cell's tensors takes at its peak: both caches, and the bits behind the second."""
     cache = shape.kv_heads * shape.context * shape.head_size
     query = shape.rows * shape.query_heads * shape.head_size
     return 4 * cache + 10 * query + 4 * shape.rows * shape.candidates + 16 * shape.context
 
 
-def decode_inputs(shape: DecodeShape, spec: DataSpec) -> DecodeInputs:
+def sparse_inputs(shape: SparseShape, spec: DataSpec) -> SparseInputs:
     """Draw one cell's tensors. Every tensor has a stream of its own, so one knob changes one tensor."""
     cache_shape = (shape.kv_heads, shape.context, shape.head_size)
-    return DecodeInputs(
+    return SparseInputs(
         query=_queries(shape, spec),
         key=_codes(_stream(spec.seed, "key"), cache_shape),
         value=_codes(_stream(spec.seed, "value"), cache_shape),
         key_scale=_scales(_stream(spec.seed, "key_scale"), shape, KEY_SCALE_RANGE, spec.key_scale_multiplier),
         value_scale=_scales(_stream(spec.seed, "value_scale"), shape, VALUE_SCALE_RANGE, spec.value_scale_multiplier),
         selected=selected_positions(shape, spec),
+        op=shape.op,
     )
 
 
-def selected_positions(shape: DecodeShape, spec: DataSpec) -> NDArray[np.int32]:
+def selected_positions(shape: SparseShape, spec: DataSpec) -> NDArray[np.int32]:
     """One list per row, [rows, candidates]: row r stands at position context - rows + r and sees no later one."""
     rng = _stream(spec.seed, "selected")
     draw = _selection(spec.selection)
@@ -60,7 +61,7 @@ def _stream(seed: int, tensor: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(tensor.encode())])
 
 
-def _queries(shape: DecodeShape, spec: DataSpec) -> NDArray[np.generic]:
+def _queries(shape: SparseShape, spec: DataSpec) -> NDArray[np.generic]:
     normal = _stream(spec.seed, "query").standard_normal(
         (shape.rows, shape.query_heads, shape.head_size), dtype=np.float32
     )
@@ -81,7 +82,7 @@ def _code_quantiles() -> NDArray[np.int8]:
 
 
 def _scales(
-    rng: np.random.Generator, shape: DecodeShape, limits: tuple[float, float], multiplier: float
+    rng: np.random.Generator, shape: SparseShape, limits: tuple[float, float], multiplier: float
 ) -> NDArray[np.float32]:
     uniform = rng.uniform(*limits, (shape.kv_heads, shape.head_size))
     return (uniform * multiplier).astype(np.float32)

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""The tensors of one decode call, on the host."""
+"""The tensors of one call, on the host."""
 
 import hashlib
 from dataclasses import dataclass, fields
-from typing import cast
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import Op, SparseShape
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DecodeInputs:
+class SparseInputs:
     """query [rows, query_heads, head_size] bf16 · key, value [kv_heads, context, head_size] int8 ·
-    key_scale, value_scale [kv_heads, head_size] fp32 · selected [rows, candidates] int32 · scale, the softmax scale.
+    key_scale, value_scale [kv_heads, head_size] fp32 · selected [rows, candidates] int32 · scale, the softmax scale ·
+    op, the operator that is called with them.
 
     An entry of `selected` counts if it lies in [0, context), wherever it stands in its list; duplicates count twice.
     """
@@ -29,25 +29,29 @@ class DecodeInputs:
     value_scale: NDArray[np.float32]
     selected: NDArray[np.int32]
     scale: float = 1.0 / 16.0
+    op: Op = "decode"
 
     @property
-    def shape(self) -> DecodeShape:
+    def shape(self) -> SparseShape:
         rows, query_heads, head_size = self.query.shape
         kv_heads, context, _ = self.key.shape
-        return DecodeShape(rows, context, self.selected.shape[1], query_heads, kv_heads, head_size)
+        return SparseShape(rows, context, self.selected.shape[1], query_heads, kv_heads, head_size, self.op)
+
+    @property
+    def tensors(self) -> dict[str, NDArray[np.generic]]:
+        """Every tensor by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        tensors = (getattr(self, field.name) for field in fields(self))
-        return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, np.ndarray))
+        return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def digest(self) -> str:
         """SHA-256 over every tensor's name, type, shape and bytes, and the softmax scale; 16 hex digits."""
         sha = hashlib.sha256(f"scale={self.scale!r}".encode())
-        for field in fields(self):
-            tensor = getattr(self, field.name)
-            if isinstance(tensor, np.ndarray):
-                sha.update(f"{field.name}:{tensor.dtype.name}{tensor.shape}".encode())
-                sha.update(np.ascontiguousarray(cast("NDArray[np.generic]", tensor)).view(np.uint8).data)
+        for name, tensor in self.tensors.items():
+            sha.update(f"{name}:{tensor.dtype.name}{tensor.shape}".encode())
+            sha.update(np.ascontiguousarray(tensor).view(np.uint8).data)
         return sha.hexdigest()[:16]

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import Op, SparseShape
 
-DECODE_KERNELS = ("previous", "int8-tc")
+SPARSE_KERNELS = ("previous", "int8-tc")
 CEILINGS = ("gather", "copy")
 """Kernels that compute nothing: they bound what the others can reach."""
 EMULATION = "emulation"
 """The arithmetic of int8-tc in NumPy, step by step: checked on the CPU backend, never measured."""
-CHECKED_KERNELS = (*DECODE_KERNELS, EMULATION)
+CHECKED_KERNELS = (*SPARSE_KERNELS, EMULATION)
 SPLIT_KERNELS = ("int8-tc", EMULATION)
 """Kernels that take tiles per split."""
 TIMERS = ("auto", "cupti", "events", "wall")
@@ -93,15 +93,20 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeRequest:
-    """A grid of decode cells and the variants to measure in each; `ceiling` adds the kernels of CEILINGS."""
+class SparseRequest:
+    """A grid of cells of one operator and the variants to measure in each; `ceiling` adds the kernels of CEILINGS."""
 
-    shapes: tuple[DecodeShape, ...]
-    kernels: tuple[str, ...] = DECODE_KERNELS
+    shapes: tuple[SparseShape, ...]
+    kernels: tuple[str, ...] = SPARSE_KERNELS
     tiles_per_split: tuple[int, ...] = (0,)
     data: DataSpec = field(default_factory=DataSpec)
     policy: Policy = field(default_factory=Policy)
     ceiling: bool = False
+
+    @property
+    def op(self) -> Op:
+        """The operator, the same in every cell."""
+        return self.shapes[0].op
 
     @property
     def measured_kernels(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 
 import re
 from dataclasses import asdict, dataclass, fields
+from typing import Literal
 
 from dsa_bench.model.errors import BadInput
 
@@ -20,9 +21,13 @@ MAX_CANDIDATES = 2**30
 """Kernels count entries of a list in 32 bits and look a few tiles ahead of its end."""
 
 
+Op = Literal["decode", "prefill"]
+OPS: tuple[Op, ...] = ("decode", "prefill")
+
+
 @dataclass(frozen=True, slots=True)
-class DecodeShape:
-    """One decode call.
+class SparseShape:
+    """One call of a sparse-attention operator: `decode` splits each row's list, `prefill` has rows enough without.
 
     query, out [rows, query_heads, head_size] bf16 · key, value [kv_heads, context, head_size] int8 ·
     key_scale, value_scale [kv_heads, head_size] fp32 · selected [rows, candidates] int32.
@@ -36,9 +41,10 @@ class DecodeShape:
     query_heads: int = 24
     kv_heads: int = 2
     head_size: int = 256
+    op: Op = "decode"
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
+        for name, value in self.sizes.items():
             if value < 1:
                 raise BadInput(f"--{name.replace('_', '-')} {value}: must be at least 1")
         if self.query_heads % self.kv_heads:
@@ -54,6 +60,13 @@ class DecodeShape:
             raise BadInput(
                 f"--rows {self.rows}: must be at most --context {self.context}, because the rows are the context's last"
             )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Every dimension by name."""
+        dimensions = asdict(self)
+        del dimensions["op"]
+        return dimensions
 
     @property
     def group(self) -> int:
@@ -73,11 +86,14 @@ class DecodeShape:
     @property
     def key(self) -> str:
         """The cell's name in records. Cells of two runs match when their keys are equal."""
-        return "op=decode," + ",".join(f"{name}={value}" for name, value in asdict(self).items())
+        return f"op={self.op}," + ",".join(f"{name}={value}" for name, value in self.sizes.items())
 
 
-CELL_KEY = re.compile("op=decode" + "".join(f",{field.name}=[1-9][0-9]{{0,17}}" for field in fields(DecodeShape)))
-"""What `DecodeShape.key` looks like."""
+CELL_KEY = re.compile(
+    f"op=({'|'.join(OPS)})"
+    + "".join(f",{field.name}=[1-9][0-9]{{0,17}}" for field in fields(SparseShape) if field.name != "op")
+)
+"""What `SparseShape.key` looks like."""
 
 
 def cache_row_offset(head: int, position: int, context: int, head_size: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.model.inputs import BF16, SparseInputs
 
 F64 = NDArray[np.float64]
 
@@ -29,7 +29,7 @@ class Reference:
             return relative_rms(self.out.astype(BF16).astype(np.float64), self.out)
 
 
-def reference(inputs: DecodeInputs, max_rows: int = 64) -> Reference:
+def reference(inputs: SparseInputs, max_rows: int = 64) -> Reference:
     """Evaluate up to `max_rows` evenly spaced rows; the first and the last are always among them.
 
     logit[h, c] = scale * sum_d query[h, d] * key_scale[d] * key[c, d]
@@ -52,20 +52,20 @@ def reference(inputs: DecodeInputs, max_rows: int = 64) -> Reference:
     return Reference(rows, out)
 
 
-def candidate_positions(inputs: DecodeInputs, row: int | np.int64) -> list[int]:
+def candidate_positions(inputs: SparseInputs, row: int | np.int64) -> list[int]:
     """The entries of a row's list that are candidates, in their order, duplicates and all."""
     context = inputs.shape.context
     return [int(entry) for entry in inputs.selected[row] if 0 <= entry < context]
 
 
-def folded_query(inputs: DecodeInputs, row: int | np.int64, kv_head: int) -> F64:
+def folded_query(inputs: SparseInputs, row: int | np.int64, kv_head: int) -> F64:
     """[group, head_size]: query * key_scale of a KV head's query heads. Exact: 8 and 24 significant bits."""
     group = inputs.shape.group
     query = inputs.query[row, kv_head * group : (kv_head + 1) * group].astype(np.float64)
     return query * inputs.key_scale[kv_head].astype(np.float64)
 
 
-def logits(inputs: DecodeInputs, row: int | np.int64, kv_head: int, positions: Sequence[int]) -> F64:
+def logits(inputs: SparseInputs, row: int | np.int64, kv_head: int, positions: Sequence[int]) -> F64:
     """[group, len(positions)] nats."""
     keys = inputs.key[kv_head, positions].astype(np.float64)
     return inputs.scale * (folded_query(inputs, row, kv_head) @ keys.T)

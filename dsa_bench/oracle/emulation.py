@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import SplitPlan
 from dsa_bench.model.shape import TILE
 from dsa_bench.oracle.attention import F64, folded_query
@@ -82,7 +82,7 @@ class Emulated(NamedTuple):
 
 @np.errstate(all="ignore")
 def attend_row(
-    inputs: DecodeInputs,
+    inputs: SparseInputs,
     row: int,
     kv_head: int,
     plan: SplitPlan,
@@ -137,7 +137,7 @@ class _Tail:
 class _Cta:
     """One CTA: the query heads of one row and KV head over a run of the row's tiles."""
 
-    def __init__(self, inputs: DecodeInputs, row: int, kv_head: int, part: slice, arithmetic: Arithmetic) -> None:
+    def __init__(self, inputs: SparseInputs, row: int, kv_head: int, part: slice, arithmetic: Arithmetic) -> None:
         listed = inputs.selected[row, part]
         valid = np.flatnonzero((listed >= 0) & (listed < inputs.shape.context))
         self._tile = valid // TILE

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.oracle.attention import F64, candidate_positions, folded_query, logits
 
 
@@ -24,7 +24,7 @@ class Survey:
     shift: F64
 
 
-def survey(inputs: DecodeInputs, rows: NDArray[np.int64]) -> Survey:
+def survey(inputs: SparseInputs, rows: NDArray[np.int64]) -> Survey:
     """Look at every logit of `rows`. Entries of one position share its logit, so they count as one candidate."""
     shape = inputs.shape
     largest, shift = np.zeros((2, len(rows), shape.query_heads))

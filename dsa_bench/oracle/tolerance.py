@@ -17,7 +17,7 @@ w <= n * exp(-gap). It still says something where logits are so large that round
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.oracle.attention import F64
 from dsa_bench.oracle.survey import Survey, survey
 
@@ -36,17 +36,17 @@ LARGE_VALUE_SCALE = 2.0**16
 """From here on a probability that FP16 flushes could show in the output, so `int8-tc` leaves its fast path."""
 
 
-def largest_output(inputs: DecodeInputs) -> F64:
+def largest_output(inputs: SparseInputs) -> F64:
     """[query_heads, head_size]: what no output exceeds, the largest code times the channel's value_scale."""
     return CODE_MAX * np.abs(inputs.value_scale.astype(np.float64)).repeat(inputs.shape.group, axis=0)
 
 
-def logit_magnitude(inputs: DecodeInputs, rows: NDArray[np.int64]) -> F64:
+def logit_magnitude(inputs: SparseInputs, rows: NDArray[np.int64]) -> F64:
     """[rows, query_heads]: scale * 128 * sum_d |query * key_scale|, above the size of any partial sum of a logit."""
     return inputs.scale * CODE_MAX * np.abs(_folded(inputs, rows)).sum(axis=-1)
 
 
-def query_error(inputs: DecodeInputs, rows: NDArray[np.int64]) -> F64:
+def query_error(inputs: SparseInputs, rows: NDArray[np.int64]) -> F64:
     """[rows, query_heads] nats: eps = scale * 128 * sum_d |q - fp16(q)| for q = query * key_scale.
 
     Bounds what rounding q to FP16 does to a logit, whatever the keys are; infinite or NaN beyond FP16's range.
@@ -57,7 +57,7 @@ def query_error(inputs: DecodeInputs, rows: NDArray[np.int64]) -> F64:
         return inputs.scale * CODE_MAX * np.abs(folded - rounded).sum(axis=-1)
 
 
-def query_load(inputs: DecodeInputs, rows: NDArray[np.int64]) -> F64:
+def query_load(inputs: SparseInputs, rows: NDArray[np.int64]) -> F64:
     """[rows, query_heads]: scale * sum_d |fp16(q)| * QUERY_LOAD / QUERY_BUDGET, what `int8-tc` compares with 1.
 
     It is above query_error / QUERY_BUDGET (docs/numerics.md); infinite or NaN beyond FP16's range.
@@ -67,7 +67,7 @@ def query_load(inputs: DecodeInputs, rows: NDArray[np.int64]) -> F64:
         return inputs.scale * np.abs(rounded).sum(axis=-1) * (QUERY_LOAD / QUERY_BUDGET)
 
 
-def fp32_bound(inputs: DecodeInputs, rows: NDArray[np.int64], out: F64) -> F64:
+def fp32_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
     """Bound on |kernel - oracle| for FP32 arithmetic and a BF16 store, [len(rows), query_heads, head_size].
 
     store   the result is rounded to BF16 once: U_BF16 * |out|, or half the smallest subnormal
@@ -82,7 +82,7 @@ def fp32_bound(inputs: DecodeInputs, rows: NDArray[np.int64], out: F64) -> F64:
     return _bound(inputs, out, _weight_error(delta, known) + _sums(inputs, U_FP32))
 
 
-def fp16_bound(inputs: DecodeInputs, rows: NDArray[np.int64], out: F64) -> F64:
+def fp16_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
     """Bound for the arithmetic of `int8-tc`: tensor cores, and probabilities as two FP16 numbers.
 
     accumulation  tensor cores may truncate where FP32 arithmetic rounds: the terms of fp32_bound with twice the unit
@@ -106,7 +106,7 @@ def fp16_bound(inputs: DecodeInputs, rows: NDArray[np.int64], out: F64) -> F64:
     return _bound(inputs, out, _weight_error(delta, known) + _sums(inputs, 2 * U_FP32) + probability)
 
 
-def _on_half_path(inputs: DecodeInputs, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _on_half_path(inputs: SparseInputs, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """[rows, query_heads]: whether the row and KV head may be on the path whose bound is the wider one of the two."""
     shape = inputs.shape
     load = query_load(inputs, rows).reshape(len(rows), shape.kv_heads, shape.group).max(axis=2)
@@ -115,14 +115,14 @@ def _on_half_path(inputs: DecodeInputs, rows: NDArray[np.int64]) -> NDArray[np.b
     return (near & small).repeat(shape.group, axis=1)
 
 
-def _folded(inputs: DecodeInputs, rows: NDArray[np.int64]) -> F64:
+def _folded(inputs: SparseInputs, rows: NDArray[np.int64]) -> F64:
     """[rows, query_heads, head_size]: query * key_scale, exact."""
     with np.errstate(invalid="ignore"):  # 0 * inf
         key_scale = inputs.key_scale.astype(np.float64).repeat(inputs.shape.group, axis=0)
         return inputs.query[rows].astype(np.float64) * key_scale
 
 
-def _accumulation(inputs: DecodeInputs, rows: NDArray[np.int64], unit: float) -> F64:
+def _accumulation(inputs: SparseInputs, rows: NDArray[np.int64], unit: float) -> F64:
     return (inputs.shape.head_size + 6) * unit * logit_magnitude(inputs, rows)
 
 
@@ -136,11 +136,11 @@ def _weight_error(delta: F64, known: Survey | None) -> F64:
     return 2 * moved
 
 
-def _sums(inputs: DecodeInputs, unit: float) -> float:
+def _sums(inputs: SparseInputs, unit: float) -> float:
     return (2 * inputs.shape.candidates + 8) * unit
 
 
-def _bound(inputs: DecodeInputs, out: F64, relative: F64) -> F64:
+def _bound(inputs: SparseInputs, out: F64, relative: F64) -> F64:
     """The store, and `relative` [rows, query_heads] of what no output exceeds."""
     with np.errstate(invalid="ignore"):
         return U_BF16 * np.abs(out) + SMALLEST_BF16 + relative[:, :, None] * largest_output(inputs)

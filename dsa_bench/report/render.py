@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from dsa_bench.report.decode import CellTable, VariantRow
+from dsa_bench.report.cells import CellTable, VariantRow
 from dsa_bench.report.words import conclusion
 
 TABLE_SCHEMA = "dsa-bench/decode-table"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A cell's result in one sentence: which setting is fastest, by how much, how sure."""
 
-from dsa_bench.report.decode import CellTable, VariantRow
+from dsa_bench.report.cells import CellTable, VariantRow
 from dsa_bench.stats.location import Estimate
 
 

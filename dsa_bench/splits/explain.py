@@ -4,13 +4,13 @@
 from collections.abc import Sequence
 
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.shape import DecodeShape
-from dsa_bench.splits.geometry import AUTOMATIC, DecodeGeometry, effective_variants
+from dsa_bench.model.shape import SparseShape
+from dsa_bench.splits.geometry import AUTOMATIC, SparseGeometry, effective_variants
 from dsa_bench.splits.rules import MAX_SPLITS
 
 
 def explain_cell(
-    geometry: DecodeGeometry, shape: DecodeShape, kernels: Sequence[str], tiles_per_split: Sequence[int]
+    geometry: SparseGeometry, shape: SparseShape, kernels: Sequence[str], tiles_per_split: Sequence[int]
 ) -> list[str]:
     """One line for the cell, then one for each launch and each requested value that leads to it."""
     variants = effective_variants(geometry, shape, kernels, tiles_per_split)
@@ -18,7 +18,7 @@ def explain_cell(
     return [head, *(f"  {line}" for variant in variants for line in _explain(geometry, shape, variant))]
 
 
-def _explain(geometry: DecodeGeometry, shape: DecodeShape, variant: VariantPlan) -> list[str]:
+def _explain(geometry: SparseGeometry, shape: SparseShape, variant: VariantPlan) -> list[str]:
     plan = variant.split
     splits = f"{plan.splits} split{'s' if plan.splits > 1 else ''}"
     launch = f"{splits} of at most {plan.tiles_per_split} tiles, {variant.ctas} CTAs"
@@ -27,7 +27,7 @@ def _explain(geometry: DecodeGeometry, shape: DecodeShape, variant: VariantPlan)
     return [f"{variant.kernel}, {_asked(geometry, shape, value)} -> {launch}" for value in variant.requested]
 
 
-def _asked(geometry: DecodeGeometry, shape: DecodeShape, value: int) -> str:
+def _asked(geometry: SparseGeometry, shape: SparseShape, value: int) -> str:
     if value == AUTOMATIC:
         return f"automatic: {geometry.why(shape, value)}"
     return f"{value} tiles per split asked, at most {MAX_SPLITS} splits"

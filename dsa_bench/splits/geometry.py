@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import SPLIT_KERNELS
-from dsa_bench.model.shape import DecodeShape, ceil_div
+from dsa_bench.model.shape import Op, SparseShape, ceil_div
 from dsa_bench.splits.rules import capped_splits, grouped_splits, seed_wave
 
 AUTOMATIC = 0
@@ -17,55 +17,60 @@ GATHER_TILES_PER_SPLIT = (1, 2, 4)
 """The gather ceiling is the fastest of these: which one that is depends on the shape and the L2."""
 
 
-class DecodeGeometry(Protocol):
-    """How one backend shares out a decode call; `requested` is None for a kernel that takes no tiles per split."""
+class SparseGeometry(Protocol):
+    """How one backend shares out a call; `requested` is None for a kernel that takes no tiles per split.
 
-    def plan(self, kernel: str, shape: DecodeShape, requested: int | None) -> VariantPlan: ...
+    Prefill has rows enough to fill a GPU: each row and KV head is one CTA, unsplit.
+    """
 
-    def why(self, shape: DecodeShape, requested: int | None) -> str:
+    def plan(self, kernel: str, shape: SparseShape, requested: int | None) -> VariantPlan: ...
+
+    def why(self, shape: SparseShape, requested: int | None) -> str:
         """The rule behind a launch that nobody pinned, with its numbers."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class CpuDecode:
+class CpuSparse:
     """`previous`: one task per row and KV head, unsplit. `int8-tc`: seed_wave, with one slot per worker."""
 
     workers: int
 
-    def plan(self, kernel: str, shape: DecodeShape, requested: int | None) -> VariantPlan:
+    def plan(self, kernel: str, shape: SparseShape, requested: int | None) -> VariantPlan:
         if requested is None:
-            return VariantPlan(kernel, (), SplitPlan(shape.tiles, 1), shape.row_heads)
+            return unsplit_plan(kernel, shape)
         return int8_tc_plan(kernel, shape, requested, self.workers)
 
-    def why(self, shape: DecodeShape, requested: int | None) -> str:
+    def why(self, shape: SparseShape, requested: int | None) -> str:
         if requested is None:
             return "one task per row and KV head, unsplit"
         return _why_one_wave(shape, self.workers, f"{self.workers} workers")
 
 
 @dataclass(frozen=True, slots=True)
-class CudaDecode:
+class CudaSparse:
     """`previous`: its own rule. `int8-tc`: seed_wave with SMs x resident CTAs slots. Ceilings: theirs."""
 
     cta_slots: int
 
-    def plan(self, kernel: str, shape: DecodeShape, requested: int | None) -> VariantPlan:
-        if kernel == "copy":
-            return VariantPlan(kernel, (), SplitPlan(shape.tiles, 1), shape.row_heads)
+    def plan(self, kernel: str, shape: SparseShape, requested: int | None) -> VariantPlan:
+        if kernel == "copy" or shape.op == "prefill":
+            return unsplit_plan(kernel, shape)
         if requested is None:
             splits = grouped_splits(shape.candidates, shape.rows, shape.kv_heads, shape.group)
             ctas = shape.row_heads * ceil_div(shape.group, GROUPED_HEADS_PER_CTA) * splits
             return VariantPlan(kernel, (), SplitPlan(shape.tiles, splits), ctas)
         return int8_tc_plan(kernel, shape, requested, self.cta_slots)
 
-    def why(self, shape: DecodeShape, requested: int | None) -> str:
+    def why(self, shape: SparseShape, requested: int | None) -> str:
+        if shape.op == "prefill":
+            return "one CTA per row and KV head, unsplit"
         if requested is None:
             return "its own fixed rule"
         return _why_one_wave(shape, self.cta_slots, f"{self.cta_slots} CTA slots")
 
 
-def _why_one_wave(shape: DecodeShape, cta_slots: int, slots: str) -> str:
+def _why_one_wave(shape: SparseShape, cta_slots: int, slots: str) -> str:
     target = seed_wave(shape.tiles, shape.row_heads, cta_slots)
     if target >= shape.tiles:
         return f"the whole row in one split, because {shape.row_heads} rows x KV heads fill {slots}"
@@ -73,26 +78,33 @@ def _why_one_wave(shape: DecodeShape, cta_slots: int, slots: str) -> str:
     return f"{target} tiles per split, the smallest power of two t whose {ctas} fit {slots}"
 
 
-def int8_tc_plan(kernel: str, shape: DecodeShape, requested: int, cta_slots: int) -> VariantPlan:
+def unsplit_plan(kernel: str, shape: SparseShape) -> VariantPlan:
+    """One CTA or task for each row and KV head."""
+    return VariantPlan(kernel, (), SplitPlan(shape.tiles, 1), shape.row_heads)
+
+
+def int8_tc_plan(kernel: str, shape: SparseShape, requested: int, cta_slots: int) -> VariantPlan:
     """The automatic rule for 0, else `requested` as a target; caps and balancing apply to both."""
     target = requested or seed_wave(shape.tiles, shape.row_heads, cta_slots)
     splits = capped_splits(shape.tiles, target)
     return VariantPlan(kernel, (requested,), SplitPlan(shape.tiles, splits), shape.row_heads * splits)
 
 
-def _requested(kernel: str, tiles_per_split: Iterable[int]) -> Iterable[int | None]:
+def _requested(kernel: str, op: Op, tiles_per_split: Iterable[int]) -> Iterable[int | None]:
+    if op == "prefill":
+        return [None]
     if kernel == "gather":
         return GATHER_TILES_PER_SPLIT
     return tiles_per_split if kernel in SPLIT_KERNELS else [None]
 
 
 def effective_variants(
-    geometry: DecodeGeometry, shape: DecodeShape, kernels: Iterable[str], tiles_per_split: Iterable[int]
+    geometry: SparseGeometry, shape: SparseShape, kernels: Iterable[str], tiles_per_split: Iterable[int]
 ) -> list[VariantPlan]:
     """Every distinct launch once, in the order asked for; values that lead to the same launch share it."""
     by_name: dict[str, VariantPlan] = {}
     for kernel in kernels:
-        for requested in _requested(kernel, tiles_per_split):
+        for requested in _requested(kernel, shape.op, tiles_per_split):
             variant = geometry.plan(kernel, shape, requested)
             known = by_name.get(variant.name)
             by_name[variant.name] = (

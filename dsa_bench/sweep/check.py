@@ -6,10 +6,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.backends.base import Backend, DecodeBuffers, Launch
+from dsa_bench.backends.base import Backend, Launch, SparseBuffers
 from dsa_bench.bench.check import compare, refuse_blind_bound, run_poisoned
 from dsa_bench.bench.variant import Checked
-from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import CEILINGS
 from dsa_bench.oracle.attention import F64, Reference, relative_rms, rms
@@ -22,7 +22,7 @@ FEW_ROUNDINGS = 4
 class Checker:
     """Compares a variant with the oracle's rows, and all rows with `previous` where the oracle left some out."""
 
-    def __init__(self, backend: Backend, inputs: DecodeInputs, buffers: DecodeBuffers, oracle: Reference) -> None:
+    def __init__(self, backend: Backend, inputs: SparseInputs, buffers: SparseBuffers, oracle: Reference) -> None:
         self._backend = backend
         self._inputs = inputs
         self._buffers = buffers
@@ -89,7 +89,7 @@ class Checker:
         return Checked("wrong_result", f"copy {last} of the inputs gives another output than copy 0", outcome.rms_error)
 
 
-def rms_limit(inputs: DecodeInputs, expected: F64, kv_head: int) -> float:
+def rms_limit(inputs: SparseInputs, expected: F64, kv_head: int) -> float:
     """A relative RMS error that no right kernel reaches, where a bound for the worst case sees little.
 
     expected  the oracle's output of the query heads of `kv_head`

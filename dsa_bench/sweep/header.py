@@ -14,13 +14,13 @@ from pathlib import Path
 import dsa_bench
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.record import Header
-from dsa_bench.model.request import DecodeRequest
+from dsa_bench.model.request import SparseRequest
 
 RECORDED_PACKAGES = ("numpy", "ml-dtypes", "cupy-cuda12x", "cupy-cuda13x", "cuda-bindings", "cupti-python", "torch")
 
 
 def run_header(
-    request: DecodeRequest, device: DeviceFacts, kernel_hashes: Mapping[str, str], argv: Sequence[str]
+    request: SparseRequest, device: DeviceFacts, kernel_hashes: Mapping[str, str], argv: Sequence[str]
 ) -> Header:
     """The header of a run that starts now."""
     commit, dirty = source_revision()
@@ -33,7 +33,7 @@ def run_header(
         seed=request.data.seed,
         device=asdict(device),
         versions=package_versions(),
-        plan={"op": "decode", **json.loads(json.dumps(asdict(request)))},
+        plan={"op": request.op, **json.loads(json.dumps(asdict(request)))},
         kernel_hashes=dict(kernel_hashes),
     )
 

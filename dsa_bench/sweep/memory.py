@@ -6,10 +6,10 @@ from pathlib import Path
 
 from dsa_bench.data.synthetic import peak_bytes
 from dsa_bench.model.errors import CannotMeasure
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 
 
-def refuse_beyond_memory(shape: DecodeShape) -> None:
+def refuse_beyond_memory(shape: SparseShape) -> None:
     """Raises CannotMeasure naming both sizes if drawing the cell's tensors would take more memory than is available."""
     available = _available_bytes()
     needed = peak_bytes(shape)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from dsa_bench.backends.base import Backend, DecodeBuffers, TellsPaths
+from dsa_bench.backends.base import Backend, SparseBuffers, TellsPaths
 from dsa_bench.bench.check import POISON, run_poisoned
 from dsa_bench.model.errors import BadInput, CompileFailed, VariantRefused
-from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.outcome import CaseResult, Outcome
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import CHECKED_KERNELS, DECODE_KERNELS, EMULATION
+from dsa_bench.model.request import CHECKED_KERNELS, EMULATION, SPARSE_KERNELS
 from dsa_bench.oracle.attention import Reference, reference
 from dsa_bench.oracle.cases.case import Case, Tolerance
 from dsa_bench.oracle.cases.catalog import DECODE_CASES
@@ -33,7 +33,7 @@ def chosen_kernels(names: Sequence[str] | None, backend: str) -> list[str]:
     """Kernels to check, by default all that the backend has. Raises BadInput for the emulation on a GPU."""
     if names and EMULATION in names and backend != "cpu":
         raise BadInput(f"--kernels {EMULATION}: runs on the CPU; add --backend cpu")
-    return list(names or (CHECKED_KERNELS if backend == "cpu" else DECODE_KERNELS))
+    return list(names or (CHECKED_KERNELS if backend == "cpu" else SPARSE_KERNELS))
 
 
 def check_cases(
@@ -67,7 +67,7 @@ class _Tally:
         self._refusal: str | None = None
         self._defect: str | None = None
 
-    def run(self, label: str, inputs: DecodeInputs, oracle: Reference, buffers: DecodeBuffers) -> None:
+    def run(self, label: str, inputs: SparseInputs, oracle: Reference, buffers: SparseBuffers) -> None:
         """Launch every distinct geometry once."""
         bound = self._bound(inputs, oracle)
         plans = effective_variants(self._backend.geometry, inputs.shape, [self._kernel], self._case.tiles_per_split)
@@ -84,7 +84,7 @@ class _Tally:
             self._errors.append((setting, measure(out, oracle, self._case.tolerance, bound)))
             self._count_paths(plan, buffers)
 
-    def _bound(self, inputs: DecodeInputs, oracle: Reference) -> np.ndarray:
+    def _bound(self, inputs: SparseInputs, oracle: Reference) -> np.ndarray:
         if self._case.tolerance.rule != "bound":
             return np.zeros(1)
         bound = self._backend.bound(self._kernel, inputs, oracle.rows, oracle.out)
@@ -93,7 +93,7 @@ class _Tally:
             self._defect = f"the bound of {bound.max():.3g} sees nothing: no output is larger than {largest:.3g}"
         return bound
 
-    def _count_paths(self, plan: VariantPlan, buffers: DecodeBuffers) -> None:
+    def _count_paths(self, plan: VariantPlan, buffers: SparseBuffers) -> None:
         taken = buffers.paths(plan) if isinstance(buffers, TellsPaths) else None
         if taken is not None:
             self._paths = self._paths or Counter(dict.fromkeys(taken, 0))

@@ -10,9 +10,9 @@ from dsa_bench.bench.select import refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import DecodeRequest
-from dsa_bench.model.shape import DecodeShape
-from dsa_bench.splits.geometry import CpuDecode, CudaDecode, DecodeGeometry, effective_variants
+from dsa_bench.model.request import SparseRequest
+from dsa_bench.model.shape import SparseShape
+from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry, effective_variants
 
 PLAN_SCHEMA = "dsa-bench/plan"
 SETUP_S = 0.4
@@ -21,7 +21,7 @@ CPU_GFLOPS_PER_WORKER = 10.0
 GPU_VISIT_S = 0.004
 
 
-def plan_document(request: DecodeRequest, backend: str, cta_slots: int | None) -> str:
+def plan_document(request: SparseRequest, backend: str, cta_slots: int | None) -> str:
     """Requested configurations always; effective ones for the CPU backend or for given `cta_slots`; a time estimate.
 
     The estimate is rough: it knows the number of visits, not this machine.
@@ -29,19 +29,19 @@ def plan_document(request: DecodeRequest, backend: str, cta_slots: int | None) -
     refuse_gpu_timer(request.policy.timer, backend)
     if request.ceiling and backend == "cpu":
         raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
-    geometry: DecodeGeometry | None = None
+    geometry: SparseGeometry | None = None
     if cta_slots is not None:
-        geometry = CudaDecode(cta_slots)
+        geometry = CudaSparse(cta_slots)
     elif backend == "cpu":
-        geometry = CpuDecode(cpu_device().sm_count)
+        geometry = CpuSparse(cpu_device().sm_count)
     document = {
         "schema": PLAN_SCHEMA,
         "schema_version": 1,
-        "op": "decode",
+        "op": request.op,
         "backend": backend,
         "cta_slots": cta_slots,
         "requested": [
-            {**asdict(shape), "tiles_per_split": value} for shape in request.shapes for value in request.tiles_per_split
+            {**shape.sizes, "tiles_per_split": value} for shape in request.shapes for value in request.tiles_per_split
         ],
         "kernels": list(request.measured_kernels),
         "effective": None if geometry is None else [_effective(request, geometry, shape) for shape in request.shapes],
@@ -52,9 +52,9 @@ def plan_document(request: DecodeRequest, backend: str, cta_slots: int | None) -
     return json.dumps(document, indent=1, allow_nan=False)
 
 
-def _effective(request: DecodeRequest, geometry: DecodeGeometry, shape: DecodeShape) -> dict[str, Any]:
+def _effective(request: SparseRequest, geometry: SparseGeometry, shape: SparseShape) -> dict[str, Any]:
     variants = effective_variants(geometry, shape, request.measured_kernels, request.tiles_per_split)
-    return {**asdict(shape), "variants": [_variant(variant) for variant in variants]}
+    return {**shape.sizes, "variants": [_variant(variant) for variant in variants]}
 
 
 def _variant(variant: VariantPlan) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _variant(variant: VariantPlan) -> dict[str, Any]:
     }
 
 
-def _estimate_s(request: DecodeRequest, backend: str, cta_slots: int | None) -> float:
+def _estimate_s(request: SparseRequest, backend: str, cta_slots: int | None) -> float:
     if request.policy.budget_s is not None:
         return len(request.shapes) * SETUP_S + request.policy.budget_s
     assert request.policy.rounds is not None
@@ -78,6 +78,6 @@ def _estimate_s(request: DecodeRequest, backend: str, cta_slots: int | None) -> 
     return len(request.shapes) * SETUP_S + request.policy.rounds * slots * visits_s
 
 
-def _cpu_visit_s(shape: DecodeShape) -> float:
+def _cpu_visit_s(shape: SparseShape) -> float:
     flops = 4 * shape.rows * shape.query_heads * shape.candidates * shape.head_size
     return max(WallTimer.min_visit_us / 1e6, flops / (CPU_GFLOPS_PER_WORKER * 1e9 * cpu_device().sm_count))

@@ -14,11 +14,11 @@ from dsa_bench.backends.cpu import kernels
 from dsa_bench.backends.cpu.backend import CpuBackend, cpu_device
 from dsa_bench.bench.check import compare, run_poisoned
 from dsa_bench.bench.variant import Checked
-from dsa_bench.data.synthetic import decode_inputs
-from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.data.synthetic import sparse_inputs
+from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference, relative_rms
 
 SPLITS = (1, 2, 3, 8, 32, 40)
@@ -33,19 +33,19 @@ def backend() -> Iterator[CpuBackend]:
     backend.close()
 
 
-def plan(shape: DecodeShape, splits: int | None) -> VariantPlan:
+def plan(shape: SparseShape, splits: int | None) -> VariantPlan:
     """The kernel with so many splits; None is `previous`."""
     if splits is None:
         return VariantPlan(UNSPLIT, (), SplitPlan(shape.tiles, 1), shape.row_heads)
     return VariantPlan("int8-tc", (0,), SplitPlan(shape.tiles, splits), shape.row_heads * splits)
 
 
-def output(backend: CpuBackend, inputs: DecodeInputs, splits: int | None) -> np.ndarray:
+def output(backend: CpuBackend, inputs: SparseInputs, splits: int | None) -> np.ndarray:
     buffers = backend.load(inputs, "none")
     return run_poisoned(buffers.launcher(plan(inputs.shape, splits)), buffers)
 
 
-def checked(backend: CpuBackend, inputs: DecodeInputs, out: np.ndarray) -> Checked:
+def checked(backend: CpuBackend, inputs: SparseInputs, out: np.ndarray) -> Checked:
     answer = reference(inputs)
     return compare(out, answer.out, backend.bound("int8-tc", inputs, answer.rows, answer.out), answer.rows)
 
@@ -74,14 +74,14 @@ def test_both_kernels_stay_inside_the_bound(
     splits: int | None, data: DataSpec,
 ) -> None:  # fmt: skip
     """D4, Dao-AILab/flash-attention#2901, and D9: shapes and scales that no default has."""
-    inputs = decode_inputs(DecodeShape(rows, context, candidates, kv_heads * group, kv_heads, head_size), data)
+    inputs = sparse_inputs(SparseShape(rows, context, candidates, kv_heads * group, kv_heads, head_size), data)
     outcome = checked(backend, inputs, output(backend, inputs, splits))
     assert outcome.status == "ok", outcome.reason
 
 
 @pytest.fixture(scope="module")
-def everyday() -> DecodeInputs:
-    return decode_inputs(DecodeShape(rows=2, context=2000, candidates=700), DataSpec())
+def everyday() -> SparseInputs:
+    return sparse_inputs(SparseShape(rows=2, context=2000, candidates=700), DataSpec())
 
 
 @pytest.mark.parametrize("splits", [None, *SPLITS])
@@ -89,7 +89,7 @@ def test_two_scales_are_applied_where_they_belong(backend: CpuBackend, splits: i
     """D9, lightseekorg/tokenspeed#759: RMS below 2e-3 with scales that differ between K, V, heads, channels."""
     head, channel = np.arange(2)[:, None], np.arange(256)[None, :]
     inputs = replace(
-        decode_inputs(DecodeShape(rows=2, context=2048, candidates=512), DataSpec()),
+        sparse_inputs(SparseShape(rows=2, context=2048, candidates=512), DataSpec()),
         key_scale=(0.01 * (1 + head) * (1 + channel / 256)).astype(np.float32),
         value_scale=(0.02 * (1 + 2 * head) * (1 + channel / 512)).astype(np.float32),
     )
@@ -110,13 +110,13 @@ def test_two_scales_are_applied_where_they_belong(backend: CpuBackend, splits: i
         assert checked(backend, inputs, out).status == "wrong_result", name
 
 
-def toy_row(selected: list[int]) -> DecodeInputs:
+def toy_row(selected: list[int]) -> SparseInputs:
     query = np.zeros((1, 1, 256), BF16)
     query[0, 0, 0] = 16
     key, value = np.zeros((1, 8, 256), np.int8), np.zeros((1, 8, 256), np.int8)
     key[0, 4, 0], value[0, 3], value[0, 4] = 1, 10, 20
     ones = np.ones((1, 256), np.float32)
-    return DecodeInputs(query, key, value, ones, ones, np.array([selected], np.int32))
+    return SparseInputs(query, key, value, ones, ones, np.array([selected], np.int32))
 
 
 @pytest.mark.parametrize("splits", [None, *SPLITS])
@@ -166,10 +166,10 @@ BOUNDARIES = sorted(
 @pytest.mark.parametrize("splits", [None, *SPLITS])
 def test_needles(backend: CpuBackend, splits: int | None) -> None:
     """All weight on one candidate, at the first, last and boundary places of tiles and splits: its value comes out."""
-    shape = DecodeShape(
+    shape = SparseShape(
         rows=len(BOUNDARIES), context=1000, candidates=CANDIDATES, query_heads=2, kv_heads=1, head_size=16
     )
-    base = decode_inputs(replace(shape, rows=1, query_heads=2), DataSpec(selection="random"))
+    base = sparse_inputs(replace(shape, rows=1, query_heads=2), DataSpec(selection="random"))
     listed = np.random.default_rng(0).permutation(1000)[:CANDIDATES].astype(np.int32)
     needle = int(np.setdiff1d(np.arange(1000), listed)[0])
     key = np.zeros_like(base.key)
@@ -184,7 +184,7 @@ def test_needles(backend: CpuBackend, splits: int | None) -> None:
     assert missed == []
 
 
-def test_broken_outputs_fail_the_check(backend: CpuBackend, everyday: DecodeInputs) -> None:
+def test_broken_outputs_fail_the_check(backend: CpuBackend, everyday: SparseInputs) -> None:
     """A lost tile, a swapped row, an element never written, one too large: each is a wrong result."""
     good = output(backend, everyday, 3)
     assert checked(backend, everyday, good).status == "ok"
@@ -216,7 +216,7 @@ def test_broken_outputs_fail_the_check(backend: CpuBackend, everyday: DecodeInpu
     assert "out[1, 23, 255] is " in (reasons["one off"].reason or "")
 
 
-def test_a_launch_writes_every_element_each_time(backend: CpuBackend, everyday: DecodeInputs) -> None:
+def test_a_launch_writes_every_element_each_time(backend: CpuBackend, everyday: SparseInputs) -> None:
     buffers = backend.load(everyday, "none")
     for splits in (None, 1, 40):
         launch = buffers.launcher(plan(everyday.shape, splits))

@@ -139,7 +139,7 @@ def test_more_than_the_memory_is_one_line(command: Command, monkeypatch: pytest.
     def too_large(*_: object) -> None:
         raise MemoryError("Unable to allocate 954. GiB")
 
-    monkeypatch.setattr("dsa_bench.sweep.decode.cell_inputs", too_large)
+    monkeypatch.setattr("dsa_bench.sweep.cells.cell_inputs", too_large)
     outcome = command("decode", "--rows", "1", "--backend", "cpu")
     assert (outcome.code, outcome.out) == (3, "")
     assert outcome.err.splitlines()[-1].startswith("dsa-bench: error: not enough memory (Unable to allocate 954. GiB)")
@@ -149,6 +149,6 @@ def test_an_error_that_nobody_expected_keeps_its_traceback(command: Command, mon
     def bug(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("dsa_bench.sweep.decode.cell_inputs", bug)
+    monkeypatch.setattr("dsa_bench.sweep.cells.cell_inputs", bug)
     with pytest.raises(ZeroDivisionError):
         command("decode", "--rows", "1", "--backend", "cpu")

@@ -3,21 +3,20 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.request import DataSpec
 from dsa_bench.model.run import read_run
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 
 Command = Callable[..., Any]
 
-SHAPE = DecodeShape(rows=3, context=200, candidates=70)
+SHAPE = SparseShape(rows=3, context=200, candidates=70)
 SMALL = ["--context", "200", "--candidates", "70", "--rounds", "2", "--backend", "cpu"]
 
 
@@ -27,8 +26,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def write(path: Path, seed: int) -> Path:
-    inputs = decode_inputs(SHAPE, DataSpec(seed=seed))
-    np.savez(path, **{field.name: getattr(inputs, field.name) for field in fields(inputs)})
+    inputs = sparse_inputs(SHAPE, DataSpec(seed=seed))
+    np.savez(path, scale=np.float32(inputs.scale), **inputs.tensors)
     return path
 
 
@@ -37,7 +36,7 @@ def test_a_file_is_the_one_cell(command: Command, file: Path, tmp_path: Path) ->
     argv = ["decode", "--inputs", str(file), "--rounds", "2", "--backend", "cpu", "--record", str(record)]
     assert command(*argv).code == 0
     run = read_run(record)
-    digest = decode_inputs(SHAPE, DataSpec(seed=5)).digest()
+    digest = sparse_inputs(SHAPE, DataSpec(seed=5)).digest()
     assert {(check.cell, check.data_hash, check.status) for check in run.checks} == {(SHAPE.key, digest, "ok")}
     assert run.header.plan["data"]["source"] == {"part": "inputs", "file": str(file), "digest": digest}
     assert command(*argv, "--resume").code == 0

@@ -22,13 +22,13 @@ SMALL = ("--rows", "1", "--context", "128", "--candidates", "64", "--rounds", "2
 NOISY_SITE = """
 import logging, warnings
 import dsa_bench.data.synthetic as synthetic
-original = synthetic.decode_inputs
+original = synthetic.sparse_inputs
 def noisy(*arguments):
     print("banner of a library")
     logging.getLogger("library").warning("a warning of a library")
     warnings.warn("a deprecation of a library", DeprecationWarning)
     return original(*arguments)
-synthetic.decode_inputs = noisy
+synthetic.sparse_inputs = noisy
 from dsa_bench.cli.main import main
 main()
 """

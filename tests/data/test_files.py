@@ -3,7 +3,7 @@
 
 import builtins
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from dsa_bench.data.files import cell_inputs, inputs_source, read_inputs, read_scales, scales_source
-from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.errors import BadInput, CannotMeasure
-from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 
-SHAPE = DecodeShape(rows=3, context=50, candidates=7, query_heads=4, kv_heads=2, head_size=16)
-INPUTS = decode_inputs(SHAPE, DataSpec(seed=5))
-TENSORS: dict[str, Any] = {field.name: getattr(INPUTS, field.name) for field in fields(INPUTS) if field.name != "scale"}
+SHAPE = SparseShape(rows=3, context=50, candidates=7, query_heads=4, kv_heads=2, head_size=16)
+INPUTS = sparse_inputs(SHAPE, DataSpec(seed=5))
+TENSORS: dict[str, Any] = dict(INPUTS.tensors)
 SCALES = (INPUTS.key_scale, INPUTS.value_scale)
 
 Save = Callable[[Path, dict[str, Any]], Path]
@@ -41,8 +41,8 @@ def safetensors(folder: Path, tensors: dict[str, Any]) -> Path:
 both = pytest.mark.parametrize("save", [npz, safetensors])
 
 
-def bits(inputs: DecodeInputs) -> dict[str, Any]:
-    return {field.name: np.asarray(getattr(inputs, field.name)).tobytes() for field in fields(inputs)}
+def bits(inputs: SparseInputs) -> dict[str, Any]:
+    return {"scale": np.asarray(inputs.scale).tobytes()} | {name: x.tobytes() for name, x in inputs.tensors.items()}
 
 
 @both
@@ -179,7 +179,7 @@ def test_a_checkpoint_may_hold_more_than_scales(tmp_path: Path) -> None:
 
 def test_scales_replace_the_synthetic_ones_and_nothing_else(tmp_path: Path) -> None:
     source = scales_source(str(npz(tmp_path, TENSORS)), SHAPE)
-    drawn = decode_inputs(SHAPE, DataSpec(seed=6))
+    drawn = sparse_inputs(SHAPE, DataSpec(seed=6))
     inputs = cell_inputs(SHAPE, DataSpec(seed=6, source=source))
     assert bits(inputs) == bits(replace(drawn, key_scale=INPUTS.key_scale, value_scale=INPUTS.value_scale))
     louder = cell_inputs(SHAPE, DataSpec(seed=6, key_scale_multiplier=2.0, source=source))

@@ -9,12 +9,12 @@ import pytest
 
 from dsa_bench.data.files import read_scales, scales_source
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 
 onnx = pytest.importorskip("onnx", reason="needs pip install 'dsa-bench[inputs]'")
 helper = pytest.importorskip("onnx.helper")
 
-SHAPE = DecodeShape(rows=1, context=64, candidates=64, query_heads=4, kv_heads=2, head_size=16)
+SHAPE = SparseShape(rows=1, context=64, candidates=64, query_heads=4, kv_heads=2, head_size=16)
 KEY = np.linspace(0.02, 0.06, 32, dtype=np.float32).reshape(1, 2, 1, 16)
 VALUE = np.linspace(0.002, 0.03, 32, dtype=np.float32).reshape(1, 2, 1, 16)
 BEFORE_SCALES = [*"qkvKV", "", "", *"iclt", "cos", "sin", "", "q_norm", "k_norm", ""]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dsa_bench.data.files import read_inputs
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 
 
 def test_the_recipe_writes_what_the_loader_reads(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_the_recipe_writes_what_the_loader_reads(root: Path, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     exec(recipe[1], {"model": Model(), "step": step})
     inputs = read_inputs("layer3.safetensors")
-    assert inputs.shape == DecodeShape(rows=3, context=50, candidates=7)
+    assert inputs.shape == SparseShape(rows=3, context=50, candidates=7)
     assert inputs.scale == 0.0625
     assert inputs.selected.tolist() == step["selected"][0].tolist()
     np.testing.assert_array_equal(inputs.query.astype(float)[1, 23], step["query"][0, 23, 1].double().numpy())

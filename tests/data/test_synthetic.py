@@ -2,7 +2,7 @@
 """Oracle: what design.md section 4 says of the inputs, and one pinned digest."""
 
 import itertools
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,27 +10,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsa_bench.data.synthetic import decode_inputs, selected_positions
-from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.data.synthetic import selected_positions, sparse_inputs
+from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 
-SHAPE = DecodeShape(rows=3, context=500, candidates=128, query_heads=8, kv_heads=2, head_size=64)
-TENSORS = [field.name for field in fields(DecodeInputs) if field.name != "scale"]
+SHAPE = SparseShape(rows=3, context=500, candidates=128, query_heads=8, kv_heads=2, head_size=64)
+TENSORS = ["query", "key", "value", "key_scale", "value_scale", "selected"]
 
 
-def same(one: DecodeInputs, other: DecodeInputs) -> dict[str, bool]:
+def same(one: SparseInputs, other: SparseInputs) -> dict[str, bool]:
     return {name: getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in TENSORS}
 
 
 def test_same_seed_same_bytes_for_ever() -> None:
     """A changed digest means that records from before cannot be resumed or compared: change it knowingly."""
-    assert decode_inputs(SHAPE, DataSpec()).digest() == "faf4ed4087f9557e"
-    assert decode_inputs(SHAPE, DataSpec(seed=1)).digest() != "faf4ed4087f9557e"
+    assert sparse_inputs(SHAPE, DataSpec()).digest() == "faf4ed4087f9557e"
+    assert sparse_inputs(SHAPE, DataSpec(seed=1)).digest() != "faf4ed4087f9557e"
 
 
 def test_tensors_have_the_shapes_and_types_of_the_design() -> None:
-    inputs = decode_inputs(SHAPE, DataSpec())
+    inputs = sparse_inputs(SHAPE, DataSpec())
     assert {name: (getattr(inputs, name).dtype, getattr(inputs, name).shape) for name in TENSORS} == {
         "query": (BF16, (3, 8, 64)),
         "key": (np.int8, (2, 500, 64)),
@@ -56,7 +56,7 @@ def test_tensors_have_the_shapes_and_types_of_the_design() -> None:
     ],
 )
 def test_each_knob_changes_its_tensor_only(change: dict[str, Any], tensor: str) -> None:
-    before, after = decode_inputs(SHAPE, DataSpec()), decode_inputs(SHAPE, DataSpec(**change))
+    before, after = sparse_inputs(SHAPE, DataSpec()), sparse_inputs(SHAPE, DataSpec(**change))
     assert same(before, after) == {name: name != tensor for name in TENSORS}
     assert before.digest() != after.digest()
     if tensor != "selected":
@@ -66,12 +66,12 @@ def test_each_knob_changes_its_tensor_only(change: dict[str, Any], tensor: str) 
 
 
 def test_a_seed_changes_every_tensor() -> None:
-    assert not any(same(decode_inputs(SHAPE, DataSpec()), decode_inputs(SHAPE, DataSpec(seed=1))).values())
+    assert not any(same(sparse_inputs(SHAPE, DataSpec()), sparse_inputs(SHAPE, DataSpec(seed=1))).values())
 
 
 @pytest.mark.parametrize("tensor", TENSORS)
 def test_the_digest_sees_every_tensor(tensor: str) -> None:
-    inputs = decode_inputs(SHAPE, DataSpec())
+    inputs = sparse_inputs(SHAPE, DataSpec())
     touched = getattr(inputs, tensor).copy()
     touched.reshape(-1)[-1] += 1
     assert replace(inputs, **{tensor: touched}).digest() != inputs.digest()
@@ -79,7 +79,7 @@ def test_the_digest_sees_every_tensor(tensor: str) -> None:
 
 
 def test_values_are_distributed_as_the_design_says() -> None:
-    inputs = decode_inputs(DecodeShape(rows=64, context=2000), DataSpec())
+    inputs = sparse_inputs(SparseShape(rows=64, context=2000), DataSpec())
     for codes in (inputs.key, inputs.value):
         assert np.std(codes.astype(float)) == pytest.approx(40, rel=0.01)
         assert abs(np.mean(codes.astype(float))) < 0.2
@@ -93,7 +93,7 @@ def test_values_are_distributed_as_the_design_says() -> None:
 
 
 shapes = st.builds(
-    lambda rows, extra, candidates: DecodeShape(rows, rows + extra, candidates),
+    lambda rows, extra, candidates: SparseShape(rows, rows + extra, candidates),
     st.integers(1, 9),
     st.integers(0, 300),
     st.integers(1, 200),
@@ -106,7 +106,7 @@ selections = st.one_of(
 
 
 @given(shapes, selections, st.integers(0, 9))
-def test_each_list_holds_distinct_positions_of_its_past(shape: DecodeShape, selection: str, seed: int) -> None:
+def test_each_list_holds_distinct_positions_of_its_past(shape: SparseShape, selection: str, seed: int) -> None:
     selected = selected_positions(shape, DataSpec(seed=seed, selection=selection))
     for row, listed in enumerate(selected):
         past = shape.context - shape.rows + row + 1
@@ -123,7 +123,7 @@ def test_each_list_holds_distinct_positions_of_its_past(shape: DecodeShape, sele
 
 
 @given(shapes, st.integers(1, 400))
-def test_blocks_are_aligned_runs(shape: DecodeShape, run: int) -> None:
+def test_blocks_are_aligned_runs(shape: SparseShape, run: int) -> None:
     for row, listed in enumerate(selected_positions(shape, DataSpec(selection=f"blocks:{run}"))):
         past = shape.context - shape.rows + row + 1
         chosen = listed[listed >= 0].tolist()
@@ -135,7 +135,7 @@ def test_blocks_are_aligned_runs(shape: DecodeShape, run: int) -> None:
 
 
 def test_a_huge_run_is_the_whole_past() -> None:
-    shape = DecodeShape(rows=2, context=100, candidates=128)
+    shape = SparseShape(rows=2, context=100, candidates=128)
     selected = selected_positions(shape, DataSpec(selection="blocks:100000000000000000"))
     assert selected[0].tolist() == [*range(99), *[-1] * 29]
     assert selected[1].tolist() == [*range(100), *[-1] * 28]
@@ -143,7 +143,7 @@ def test_a_huge_run_is_the_whole_past() -> None:
 
 @given(st.floats(0, 1), st.integers(0, 9))
 def test_overlap_keeps_its_share_exactly(share: float, seed: int) -> None:
-    shape = DecodeShape(rows=6, context=1000, candidates=100)
+    shape = SparseShape(rows=6, context=1000, candidates=100)
     selected = selected_positions(shape, DataSpec(seed=seed, selection=f"overlap:{share!r}"))
     for before, row in itertools.pairwise(selected):
         assert len(set(before.tolist()) & set(row.tolist())) == round(share * 100)
@@ -157,7 +157,7 @@ def test_random_lists_are_unordered_and_rows_differ() -> None:
 
 @given(st.floats(0, 1), st.integers(1, 100))
 def test_the_invalid_share_is_exact_and_anywhere(fraction: float, candidates: int) -> None:
-    shape = DecodeShape(rows=4, context=1000, candidates=candidates)
+    shape = SparseShape(rows=4, context=1000, candidates=candidates)
     valid = selected_positions(shape, DataSpec())
     selected = selected_positions(shape, DataSpec(invalid_fraction=fraction))
     invalid = (selected < 0) | (selected >= 1000)
@@ -167,7 +167,7 @@ def test_the_invalid_share_is_exact_and_anywhere(fraction: float, candidates: in
 
 def test_invalid_entries_lie_on_both_sides_of_the_cache_and_in_front() -> None:
     """D1, vllm-project/vllm#48364: not only padding at the end."""
-    shape = DecodeShape(rows=64, context=1000, candidates=100)
+    shape = SparseShape(rows=64, context=1000, candidates=100)
     selected = selected_positions(shape, DataSpec(invalid_fraction=0.3))
     assert {-1, 1000, -(2**31), 2**31 - 1} == set(selected[(selected < 0) | (selected >= 1000)].tolist())
     assert (selected[:, 0] < 0).any()
@@ -176,6 +176,6 @@ def test_invalid_entries_lie_on_both_sides_of_the_cache_and_in_front() -> None:
 
 def test_the_widest_context_still_has_a_position_outside() -> None:
     """D6, vllm-project/vllm#47671: positions are INT32."""
-    shape = DecodeShape(rows=1, context=2**31 - 1, candidates=4)
+    shape = SparseShape(rows=1, context=2**31 - 1, candidates=4)
     selected = selected_positions(shape, DataSpec(selection="random", invalid_fraction=0.5))
     assert np.count_nonzero((selected < 0) | (selected >= 2**31 - 1)) == 2

@@ -6,7 +6,7 @@ import pytest
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.plan import SplitPlan, VariantPlan
-from dsa_bench.model.shape import CELL_KEY, DecodeShape, cache_row_offset
+from dsa_bench.model.shape import CELL_KEY, SparseShape, cache_row_offset
 
 
 def test_a_row_offset_passes_two_to_the_31() -> None:
@@ -17,34 +17,34 @@ def test_a_row_offset_passes_two_to_the_31() -> None:
 
 def test_a_capacity_beyond_32_bit_offsets_is_accepted() -> None:
     """D6, vllm-project/vllm#47671: offsets are 64 bits wide; positions are INT32, and that limit is told."""
-    assert DecodeShape(rows=1, context=4_194_305).context == 4_194_305
-    assert DecodeShape(rows=1, context=2**31 - 1).context == 2**31 - 1
+    assert SparseShape(rows=1, context=4_194_305).context == 4_194_305
+    assert SparseShape(rows=1, context=2**31 - 1).context == 2**31 - 1
     with pytest.raises(BadInput, match=r"--context 2147483648: must be at most 2147483647"):
-        DecodeShape(rows=1, context=2**31)
+        SparseShape(rows=1, context=2**31)
 
 
 @pytest.mark.parametrize("name", ["rows", "context", "candidates", "query_heads", "kv_heads", "head_size"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_every_dimension_is_positive(name: str, value: int) -> None:
     with pytest.raises(BadInput, match=rf"--{name.replace('_', '-')} {value}: must be at least 1"):
-        DecodeShape(**{"rows": 1, name: value})
+        SparseShape(**{"rows": 1, name: value})
 
 
 def test_heads_divide_and_rows_fit() -> None:
     with pytest.raises(BadInput, match="--query-heads 25: must be a multiple of --kv-heads 2"):
-        DecodeShape(rows=1, query_heads=25)
+        SparseShape(rows=1, query_heads=25)
     with pytest.raises(BadInput, match="--rows 9: must be at most --context 8"):
-        DecodeShape(rows=9, context=8)
-    assert DecodeShape(rows=8, context=8).rows == 8
+        SparseShape(rows=9, context=8)
+    assert SparseShape(rows=8, context=8).rows == 8
 
 
 @pytest.mark.parametrize(("candidates", "tiles"), [(1, 1), (64, 1), (65, 2), (2048, 32), (2049, 33)])
 def test_tiles(candidates: int, tiles: int) -> None:
-    assert DecodeShape(rows=1, candidates=candidates).tiles == tiles
+    assert SparseShape(rows=1, candidates=candidates).tiles == tiles
 
 
 def test_a_key_names_each_dimension() -> None:
-    shape = DecodeShape(rows=3, query_heads=8, kv_heads=4)
+    shape = SparseShape(rows=3, query_heads=8, kv_heads=4)
     assert shape.key == "op=decode,rows=3,context=8192,candidates=2048,query_heads=8,kv_heads=4,head_size=256"
     assert CELL_KEY.fullmatch(shape.key)
     assert (shape.group, shape.row_heads) == (2, 12)

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dsa_bench.data.synthetic import decode_inputs
-from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.data.synthetic import sparse_inputs
+from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference, relative_rms
 
 
-def slowly(inputs: DecodeInputs, row: int, head: int) -> list[float]:
+def slowly(inputs: SparseInputs, row: int, head: int) -> list[float]:
     """One output row, element by element, in Python floats."""
     shape = inputs.shape
     kv_head = head // (shape.query_heads // shape.kv_heads)
@@ -40,8 +40,8 @@ def slowly(inputs: DecodeInputs, row: int, head: int) -> list[float]:
 
 def test_the_reference_is_the_definition() -> None:
     """D4, Dao-AILab/flash-attention#2901: heads are grouped; duplicates count twice; entries outside do not count."""
-    shape = DecodeShape(rows=3, context=40, candidates=12, query_heads=6, kv_heads=3, head_size=8)
-    inputs = decode_inputs(shape, DataSpec(invalid_fraction=0.4, selection="random"))
+    shape = SparseShape(rows=3, context=40, candidates=12, query_heads=6, kv_heads=3, head_size=8)
+    inputs = sparse_inputs(shape, DataSpec(invalid_fraction=0.4, selection="random"))
     inputs.selected[1, :4] = 7
     inputs.selected[2] = -1
     answer = reference(inputs)
@@ -51,13 +51,13 @@ def test_the_reference_is_the_definition() -> None:
             np.testing.assert_allclose(answer.out[row, head], slowly(inputs, row, head), rtol=1e-12, atol=1e-15)
 
 
-def toy_row(selected: list[int]) -> DecodeInputs:
+def toy_row(selected: list[int]) -> SparseInputs:
     query = np.zeros((1, 1, 256), BF16)
     query[0, 0, 0] = 16
     key, value = np.zeros((1, 8, 256), np.int8), np.zeros((1, 8, 256), np.int8)
     key[0, 4, 0], value[0, 3], value[0, 4] = 1, 10, 20
     ones = np.ones((1, 256), np.float32)
-    return DecodeInputs(query, key, value, ones, ones, np.array([selected], np.int32))
+    return SparseInputs(query, key, value, ones, ones, np.array([selected], np.int32))
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_huge_logits_do_not_overflow() -> None:
 
 @pytest.mark.parametrize(("rows", "checked"), [(1, 1), (63, 63), (64, 64), (65, 64), (1000, 64)])
 def test_checked_rows_are_evenly_spaced(rows: int, checked: int) -> None:
-    shape = DecodeShape(rows=rows, context=1000, candidates=1, query_heads=1, kv_heads=1, head_size=1)
-    at = reference(decode_inputs(shape, DataSpec())).rows
+    shape = SparseShape(rows=rows, context=1000, candidates=1, query_heads=1, kv_heads=1, head_size=1)
+    at = reference(sparse_inputs(shape, DataSpec())).rows
     assert (len(at), at[0], at[-1]) == (checked, 0, rows - 1)
     assert np.ptp(np.diff(at)) <= 1 if rows > 2 else True
 
@@ -101,11 +101,11 @@ def test_relative_rms() -> None:
     assert math.isnan(relative_rms(np.array([math.nan]), np.ones(1)))
 
 
-def two_scales() -> DecodeInputs:
+def two_scales() -> SparseInputs:
     """The data of D9: scales that differ between K and V, heads and channels."""
     rng = np.random.default_rng(0)
-    shape = DecodeShape(rows=4, context=2048, candidates=512)
-    base = decode_inputs(shape, DataSpec())
+    shape = SparseShape(rows=4, context=2048, candidates=512)
+    base = sparse_inputs(shape, DataSpec())
     codes = np.clip(np.rint(rng.standard_normal((2, 2, 2048, 256)) * 40), -127, 127).astype(np.int8)
     head, channel = np.arange(2)[:, None], np.arange(256)[None, :]
     return replace(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import SplitPlan
 from dsa_bench.oracle.attention import reference
 from dsa_bench.oracle.cases.catalog import DECODE_CASES
@@ -20,7 +20,7 @@ SPLITS = (1, 3, 8)
 KERNEL = Arithmetic()
 
 
-def emulate(inputs: DecodeInputs, splits: int, arithmetic: Arithmetic = KERNEL, **knobs: Any) -> np.ndarray:
+def emulate(inputs: SparseInputs, splits: int, arithmetic: Arithmetic = KERNEL, **knobs: Any) -> np.ndarray:
     shape = inputs.shape
     plan = SplitPlan(shape.tiles, splits)
     row_heads = np.ndindex(shape.rows, shape.kv_heads)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsa_bench.backends.cpu.backend import CpuBackend
-from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import CHECKED_KERNELS
 from dsa_bench.oracle.attention import Reference, reference
@@ -48,7 +48,7 @@ class Draw:
     invalid: float
     distinct: int
 
-    def inputs(self) -> DecodeInputs:
+    def inputs(self) -> SparseInputs:
         rng = np.random.default_rng(self.seed)
         context = 200
         query = self._sized(rng, (self.rows, self.kv_heads * self.group, self.head_size), self.query_size,
@@ -61,7 +61,7 @@ class Draw:
         value = rng.integers(-128, 128, cache).astype(np.int8)
         selected = rng.integers(0, self.distinct, (self.rows, self.candidates))
         selected[rng.random(selected.shape) < self.invalid] = rng.choice(INVALID)
-        return DecodeInputs(
+        return SparseInputs(
             query.astype(BF16), key, value, key_scale, value_scale, selected.astype(np.int32), self.softmax_scale
         )
 
@@ -101,7 +101,7 @@ def draws() -> st.SearchStrategy[Draw]:
     )
 
 
-def output(backend: CpuBackend, inputs: DecodeInputs, kernel: str, splits: int) -> np.ndarray:
+def output(backend: CpuBackend, inputs: SparseInputs, kernel: str, splits: int) -> np.ndarray:
     shape = inputs.shape
     plan = VariantPlan(kernel, () if kernel == "previous" else (0,), SplitPlan(shape.tiles, splits), shape.row_heads)
     buffers = backend.load(inputs, "none")
@@ -109,7 +109,7 @@ def output(backend: CpuBackend, inputs: DecodeInputs, kernel: str, splits: int) 
     return buffers.output()
 
 
-def seeing(backend: CpuBackend, kernel: str, inputs: DecodeInputs, oracle: Reference) -> np.ndarray:
+def seeing(backend: CpuBackend, kernel: str, inputs: SparseInputs, oracle: Reference) -> np.ndarray:
     """The kernel's bound, infinite for the heads of which it says nothing: any value could be their output."""
     bound = backend.bound(kernel, inputs, oracle.rows, oracle.out)
     v_max = CODE_MAX * np.abs(inputs.value_scale.astype(np.float64)).repeat(inputs.shape.group, axis=0)

@@ -10,10 +10,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.inputs import BF16
 from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference
 from dsa_bench.oracle.emulation import rounds_within
 from dsa_bench.oracle.tolerance import (
@@ -42,15 +42,15 @@ def test_the_unit_roundoff_is_reached() -> None:
 
 def test_a_perfect_kernel_is_inside_even_without_logits() -> None:
     """With a query of zero the bound is little but the store's term."""
-    inputs = decode_inputs(DecodeShape(rows=8, context=512, candidates=64), DataSpec(query_std=0.0))
+    inputs = sparse_inputs(SparseShape(rows=8, context=512, candidates=64), DataSpec(query_std=0.0))
     answer = reference(inputs)
     stored = answer.out.astype(BF16).astype(np.float64)
     assert (np.abs(stored - answer.out) <= fp32_bound(inputs, answer.rows, answer.out)).all()
 
 
 def test_logit_magnitude_is_above_every_logit() -> None:
-    shape = DecodeShape(rows=2, context=128, candidates=128)
-    inputs = decode_inputs(shape, DataSpec())
+    shape = SparseShape(rows=2, context=128, candidates=128)
+    inputs = sparse_inputs(shape, DataSpec())
     extreme = replace(inputs, key=np.where(inputs.key > 0, 127, -127).astype(np.int8))
     rows = np.arange(2)
     folded = extreme.query.astype(float).reshape(2, 2, 12, 256) * extreme.key_scale[None, :, None]
@@ -59,8 +59,8 @@ def test_logit_magnitude_is_above_every_logit() -> None:
 
 
 def test_the_bound_grows_with_every_cause() -> None:
-    shape = DecodeShape(rows=1, context=512, candidates=64)
-    inputs = decode_inputs(shape, DataSpec())
+    shape = SparseShape(rows=1, context=512, candidates=64)
+    inputs = sparse_inputs(shape, DataSpec())
     answer = reference(inputs)
     bound = fp32_bound(inputs, answer.rows, answer.out)
     louder = replace(inputs, key_scale=inputs.key_scale * 2)
@@ -104,7 +104,7 @@ def test_both_bounds_on_weights_are_reached() -> None:
 
 def test_a_dominant_candidate_makes_huge_logits_sharp() -> None:
     """The gap allows rounding errors of many nats; a second candidate within them does not, nor does an overflow."""
-    inputs = decode_inputs(DecodeShape(rows=1, context=64, candidates=64, query_heads=2), DataSpec(seed=1))
+    inputs = sparse_inputs(SparseShape(rows=1, context=64, candidates=64, query_heads=2), DataSpec(seed=1))
     huge = replace(inputs, query=(inputs.query.astype(np.float32) * 2.0**28).astype(BF16))
     answer = reference(huge)
     v_max = 128 * np.abs(inputs.value_scale).max()
@@ -123,8 +123,8 @@ def test_a_dominant_candidate_makes_huge_logits_sharp() -> None:
 
 def test_the_query_budget_decides_which_bound_of_a_logit_counts() -> None:
     """Beyond it the digits are better than one FP16 number at it, for every head that shares the KV head."""
-    shape = DecodeShape(rows=1, context=256, candidates=256, query_heads=4)
-    inputs = decode_inputs(shape, DataSpec(query_std=3.0))
+    shape = SparseShape(rows=1, context=256, candidates=256, query_heads=4)
+    inputs = sparse_inputs(shape, DataSpec(query_std=3.0))
     louder = replace(inputs, query=inputs.query.copy())
     louder.query[:, 0] = (louder.query[:, 0].astype(np.float32) * 4).astype(BF16)
     rows = np.arange(1)
@@ -141,7 +141,7 @@ def test_the_query_budget_decides_which_bound_of_a_logit_counts() -> None:
 def test_the_load_is_above_what_the_rounding_does(seed: int, size: float, spread: int, scale: float) -> None:
     """So a head within its budget by the sum of |q'| is within it by eps, for any products; also as the kernel adds."""
     rng = np.random.default_rng(seed)
-    inputs = decode_inputs(DecodeShape(rows=1, context=1, candidates=1, query_heads=4), DataSpec())
+    inputs = sparse_inputs(SparseShape(rows=1, context=1, candidates=1, query_heads=4), DataSpec())
     products = rng.uniform(0.5, 2, (2, 256)) * 2.0 ** (size - rng.integers(0, spread + 1, (2, 256)))
     inputs = replace(inputs, key_scale=products.astype(np.float32), scale=scale)
     inputs.query[:] = 1.0

@@ -11,7 +11,7 @@ import pytest
 from dsa_bench.backends.cpu.backend import CpuBackend
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.outcome import CaseResult
-from dsa_bench.model.request import CHECKED_KERNELS, DECODE_KERNELS
+from dsa_bench.model.request import CHECKED_KERNELS, SPARSE_KERNELS
 from dsa_bench.oracle.cases.case import Case, Limit, Tolerance
 from dsa_bench.oracle.cases.catalog import DECODE_CASES
 from dsa_bench.sweep.numerics import check_cases, chosen_cases, chosen_kernels
@@ -34,7 +34,7 @@ def backend() -> Iterator[CpuBackend]:
 
 def checked(backend: Any, case: Case | str, *kernels: str) -> list[CaseResult]:
     case = DECODE_CASES[case] if isinstance(case, str) else case
-    return list(check_cases([case], kernels or DECODE_KERNELS, backend))
+    return list(check_cases([case], kernels or SPARSE_KERNELS, backend))
 
 
 @pytest.mark.parametrize("name", SHORT)

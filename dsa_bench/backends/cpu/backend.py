@@ -16,13 +16,13 @@ from dsa_bench.backends.base import Launch
 from dsa_bench.backends.cpu import kernels
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import VariantRefused
-from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import EMULATION
 from dsa_bench.oracle import emulation
 from dsa_bench.oracle.attention import F64
 from dsa_bench.oracle.tolerance import fp16_bound, fp32_bound
-from dsa_bench.splits.geometry import CpuDecode, DecodeGeometry
+from dsa_bench.splits.geometry import CpuSparse, SparseGeometry
 
 
 def cpu_device() -> DeviceFacts:
@@ -52,7 +52,7 @@ class CpuBackend:
     def __init__(self) -> None:
         self.device = cpu_device()
         self.stream = None
-        self.geometry: DecodeGeometry = CpuDecode(self.device.sm_count)
+        self.geometry: SparseGeometry = CpuSparse(self.device.sm_count)
         self._blas = threadpool_limits(limits=1)
         self._pool = ThreadPoolExecutor(self.device.sm_count, thread_name_prefix="dsa-bench")
 
@@ -61,14 +61,14 @@ class CpuBackend:
         source = Path(kernels.__file__).read_bytes() + Path(__file__).read_bytes()
         return hashlib.sha256(f"{kernel}\0{np.__version__}\0".encode() + source).hexdigest()[:16]
 
-    def bound(self, kernel: str, inputs: DecodeInputs, rows: NDArray[np.int64], out: F64) -> F64:
+    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
         return (fp16_bound if kernel == EMULATION else fp32_bound)(inputs, rows, out)
 
     def device_kernels(self, kernel: str) -> tuple[str, ...]:
         return ()
 
-    def load(self, inputs: DecodeInputs, l2: str) -> "CpuDecodeBuffers":
-        return CpuDecodeBuffers(inputs, self._run)
+    def load(self, inputs: SparseInputs, l2: str) -> "CpuSparseBuffers":
+        return CpuSparseBuffers(inputs, self._run)
 
     def synchronize(self) -> None:
         """A launch returns when its work is done."""
@@ -82,12 +82,12 @@ class CpuBackend:
             pass
 
 
-class CpuDecodeBuffers:
+class CpuSparseBuffers:
     """One cell's inputs, its output, and the launches over them."""
 
     copies = 1
 
-    def __init__(self, inputs: DecodeInputs, run: Callable[[Callable[[int], None], int], None]) -> None:
+    def __init__(self, inputs: SparseInputs, run: Callable[[Callable[[int], None], int], None]) -> None:
         self._inputs = inputs
         self._run = run
         self._out = np.zeros(inputs.query.shape, BF16)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.inputs import SparseInputs
 
 F32 = NDArray[np.float32]
 
@@ -24,7 +24,7 @@ class Partial(NamedTuple):
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def attend(inputs: DecodeInputs, row: int, kv_head: int, part: slice) -> Partial:
+def attend(inputs: SparseInputs, row: int, kv_head: int, part: slice) -> Partial:
     """The partial of one row and KV head over the entries `part` of the row's list."""
     shape = inputs.shape
     heads = slice(kv_head * shape.group, (kv_head + 1) * shape.group)

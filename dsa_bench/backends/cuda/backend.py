@@ -10,34 +10,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.backends.base import Launch
-from dsa_bench.backends.cuda.decode import AUTOMATIC_PATHS, DecodeLauncher, DeviceInputs, Paths, Workspace
 from dsa_bench.backends.cuda.device import cuda_device
 from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch
 from dsa_bench.backends.cuda.memory import Device, allocate, download_bf16, upload
+from dsa_bench.backends.cuda.sparse import AUTOMATIC_PATHS, DeviceInputs, Paths, SparseLauncher, Workspace
 from dsa_bench.jit.load import load_module
 from dsa_bench.jit.modules import compile_each, module_hash
 from dsa_bench.jit.optional import load
 from dsa_bench.jit.target import device_target
 from dsa_bench.model.errors import CannotMeasure, CompileFailed, OutOfDeviceMemory, VariantRefused
-from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.shape import ceil_div
+from dsa_bench.model.shape import Op, ceil_div
 from dsa_bench.oracle.attention import F64
 from dsa_bench.oracle.tolerance import fp16_bound, fp32_bound
-from dsa_bench.splits.geometry import CudaDecode, DecodeGeometry
+from dsa_bench.splits.geometry import CudaSparse, SparseGeometry
 
-MODULES = {
-    "previous": ("dsa/decode_grouped", "dsa/merge"),
-    "int8-tc": ("dsa/decode_int8_tc", "dsa/merge"),
-    "gather": ("ceiling",),
-    "copy": ("ceiling",),
+CEILING = {"gather": ("ceiling",), "copy": ("ceiling",)}
+MODULES: dict[Op, dict[str, tuple[str, ...]]] = {
+    "decode": {
+        "previous": ("dsa/decode_grouped", "dsa/merge"),
+        "int8-tc": ("dsa/decode_int8_tc", "dsa/merge"),
+        **CEILING,
+    },
+    "prefill": {"previous": ("dsa/prefill_bf16",), "int8-tc": ("dsa/prefill_int8_tc",), **CEILING},
 }
-DEVICE_KERNELS = {
-    "previous": ("decode_grouped", "merge_partials"),
-    "int8-tc": ("decode_int8_tc", "merge_partials"),
-    "gather": ("gather_only",),
-    "copy": ("copy_only",),
+CEILING_KERNELS = {"gather": ("gather_only",), "copy": ("copy_only",)}
+DEVICE_KERNELS: dict[Op, dict[str, tuple[str, ...]]] = {
+    "decode": {
+        "previous": ("decode_grouped", "merge_partials"),
+        "int8-tc": ("decode_int8_tc", "merge_partials"),
+        **CEILING_KERNELS,
+    },
+    "prefill": {"previous": ("prefill_bf16",), "int8-tc": ("prefill_int8_tc",), **CEILING_KERNELS},
 }
+PORTABLE = ("dsa/decode_grouped", "dsa/merge")
+"""Modules that need no tensor cores and no cp.async."""
 TENSOR_CORE_SM = 80
 PROGRAMMATIC_SM = 90
 COLD_L2_SIZES = 2
@@ -45,45 +53,46 @@ COLD_L2_SIZES = 2
 
 
 class CudaBackend:
-    """Device 0, its decode kernels and one non-blocking stream.
+    """Device 0, the kernels of one operator and one non-blocking stream.
 
     kernels  another folder of kernels than this installation's; stream  another backend's, to be measured with it
     """
 
-    def __init__(self, kernels: Path | None = None, stream: Any = None) -> None:
+    def __init__(self, op: Op = "decode", kernels: Path | None = None, stream: Any = None) -> None:
+        self.op: Op = op
         self.device = cuda_device()
         self.stream: Any = stream or load("cupy").cuda.Stream(non_blocking=True)
         self._root = kernels
         self._target = device_target(self.device.compute_capability or "")
         self._hashes = {
             kernel: "+".join(module_hash(module, root=kernels) for module in modules)
-            for kernel, modules in MODULES.items()
+            for kernel, modules in MODULES[op].items()
         }
         self._failures: dict[str, CompileFailed] = {}
         self._kernels = self._load_kernels()
         tensor_core = self._kernels.get("decode_int8_tc")
         resident = tensor_core.resident_ctas() if tensor_core is not None else 1  # it is refused, but by its name
-        self.geometry: DecodeGeometry = CudaDecode(self.device.sm_count * resident)
-        self._launcher = DecodeLauncher(self._kernels, self.stream, programmatic=self._target.number >= PROGRAMMATIC_SM)
+        self.geometry: SparseGeometry = CudaSparse(self.device.sm_count * resident)
+        self._launcher = SparseLauncher(self._kernels, self.stream, programmatic=self._target.number >= PROGRAMMATIC_SM)
 
     def kernel_hash(self, kernel: str) -> str:
         """The hashes of the kernel's modules, joined."""
         return self._hashes[kernel]
 
     def device_kernels(self, kernel: str) -> tuple[str, ...]:
-        return DEVICE_KERNELS[kernel]
+        return DEVICE_KERNELS[self.op][kernel]
 
-    def bound(self, kernel: str, inputs: DecodeInputs, rows: NDArray[np.int64], out: F64) -> F64:
+    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
         return (fp16_bound if kernel == "int8-tc" else fp32_bound)(inputs, rows, out)
 
-    def load(self, inputs: DecodeInputs, l2: str) -> "CudaDecodeBuffers":
+    def load(self, inputs: SparseInputs, l2: str) -> "CudaSparseBuffers":
         copies = self._cold_copies(inputs) if l2 == "cold" else 1
-        return CudaDecodeBuffers(self, inputs, copies)
+        return CudaSparseBuffers(self, inputs, copies)
 
     def calls(
         self,
         variant: VariantPlan,
-        inputs: DecodeInputs,
+        inputs: SparseInputs,
         copies: list[DeviceInputs],
         out: Device,
         paths: Paths = AUTOMATIC_PATHS,
@@ -123,9 +132,9 @@ class CudaBackend:
 
     def _load_kernels(self) -> dict[str, Kernel]:
         """Every kernel that compiles for this device; one that does not is refused when it is asked for."""
-        wanted = dict.fromkeys(chain.from_iterable(MODULES.values()))
+        wanted = dict.fromkeys(chain.from_iterable(MODULES[self.op].values()))
         if self._target.number < TENSOR_CORE_SM:
-            wanted = {name: None for name in wanted if name not in ("dsa/decode_int8_tc", "ceiling")}
+            wanted = {name: None for name in wanted if name in PORTABLE}
         kernels: dict[str, Kernel] = {}
         for name, outcome in compile_each(list(wanted), self._target, root=self._root).items():
             if isinstance(outcome, CompileFailed):
@@ -136,16 +145,16 @@ class CudaBackend:
         return kernels
 
     def _require(self, kernel: str) -> None:
-        for module in MODULES[kernel]:
+        for module in MODULES[self.op][kernel]:
             if module in self._failures:
                 raise self._failures[module]
-        if any(name not in self._kernels for name in DEVICE_KERNELS[kernel]):
+        if any(name not in self._kernels for name in DEVICE_KERNELS[self.op][kernel]):
             raise VariantRefused(
                 f"{kernel} needs a device of SM {TENSOR_CORE_SM / 10:.1f} or newer and this is SM "
                 f"{self.device.compute_capability}; `previous` remains"
             )
 
-    def _cold_copies(self, inputs: DecodeInputs) -> int:
+    def _cold_copies(self, inputs: SparseInputs) -> int:
         """Copies of the inputs whose gathered rows together are COLD_L2_SIZES times the L2.
 
         Raises CannotMeasure if the cell gathers nothing, or the copies do not fit the device's free memory.
@@ -164,10 +173,10 @@ class CudaBackend:
         return copies
 
 
-class CudaDecodeBuffers:
+class CudaSparseBuffers:
     """One cell on the device: its inputs, `copies` times for cold launches, and one output."""
 
-    def __init__(self, backend: CudaBackend, inputs: DecodeInputs, copies: int) -> None:
+    def __init__(self, backend: CudaBackend, inputs: SparseInputs, copies: int) -> None:
         self.copies = copies
         self._backend = backend
         self._inputs = inputs
@@ -215,14 +224,14 @@ class CudaDecodeBuffers:
         self._device.clear()
 
 
-def _gathered_bytes(inputs: DecodeInputs) -> int:
+def _gathered_bytes(inputs: SparseInputs) -> int:
     """K and V bytes that one call reads: every valid entry of every list, for every KV head."""
     shape = inputs.shape
     valid = (inputs.selected >= 0) & (inputs.selected < shape.context)
     return int(valid.sum()) * shape.kv_heads * shape.head_size * 2
 
 
-def _distinct_bytes(inputs: DecodeInputs) -> int:
+def _distinct_bytes(inputs: SparseInputs) -> int:
     """K and V bytes of the union of the gathered rows."""
     shape = inputs.shape
     valid = (inputs.selected >= 0) & (inputs.selected < shape.context)

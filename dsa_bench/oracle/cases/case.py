@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.inputs import SparseInputs
 
 Rule = Literal["ulp", "bound", "rms", "tail rms", "rms over floor"]
 
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
     """One set of inputs of a case."""
 
     label: str
-    build: Callable[[], DecodeInputs]
+    build: Callable[[], SparseInputs]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.oracle.cases.case import Case, Limit, Setting
 
 ROWS, QUERY_HEADS, KV_HEADS, HEAD_SIZE = 2, 24, 2, 256
@@ -43,7 +43,7 @@ def pair_inputs(
     value_scale: float,
     scale: float = 1 / 16,
     slots: Mapping[int, int] = SLOTS["one tile"],
-) -> DecodeInputs:
+) -> SparseInputs:
     """A list of 512 entries that are no candidates, but for `slots`: list entry -> position."""
     rng = np.random.default_rng(0)
     cache = (KV_HEADS, CONTEXT, HEAD_SIZE)
@@ -60,11 +60,11 @@ def pair_inputs(
     for slot, position in slots.items():
         selected[:, slot] = position
     value_scales = np.full((KV_HEADS, HEAD_SIZE), value_scale, np.float32)
-    return DecodeInputs(query, key, value, key_scale, value_scales, selected, scale)
+    return SparseInputs(query, key, value, key_scale, value_scales, selected, scale)
 
 
 def _settings(
-    build: Callable[..., DecodeInputs], slots: Mapping[str, Mapping[int, int]] = SLOTS
+    build: Callable[..., SparseInputs], slots: Mapping[str, Mapping[int, int]] = SLOTS
 ) -> tuple[Setting, ...]:
     return tuple(Setting(label, partial(build, slots=entries)) for label, entries in slots.items())
 
@@ -202,7 +202,7 @@ CORNERS = (
 )  # fmt: skip
 
 
-def _unusual(slots: Mapping[int, int], **elements: tuple[tuple[int | slice, ...], float]) -> DecodeInputs:
+def _unusual(slots: Mapping[int, int], **elements: tuple[tuple[int | slice, ...], float]) -> SparseInputs:
     """An ordinary pair with one element of some tensors replaced."""
     inputs = pair_inputs([Channel(16, 1.0, 1, 0), Channel(0.0, 1.0, 3, 5)], (20, 10), 1.0, slots=slots)
     for tensor, (place, value) in elements.items():

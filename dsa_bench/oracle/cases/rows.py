@@ -9,13 +9,13 @@ from math import e
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.oracle.attention import F64, candidate_positions, folded_query, logits
 from dsa_bench.oracle.cases.case import BOUND, Case, Limit, Setting, Tolerance
 
 HEAD_SIZE = 256
 EVERY_SPLIT = (0, 1, 2, 3, 64)
-Draw = Callable[..., DecodeInputs]
+Draw = Callable[..., SparseInputs]
 
 
 def row_inputs(
@@ -27,7 +27,7 @@ def row_inputs(
     seed: int = 0,
     query_std: float = 1.4,
     key_std: float = 40.0,
-) -> DecodeInputs:
+) -> SparseInputs:
     """Data like a model's: `valid` distinct positions in random order, then entries that are no candidates."""
     rng = np.random.default_rng([seed, rows, valid, query_heads])
     context = max(valid, rows) + 11
@@ -39,7 +39,7 @@ def row_inputs(
     key_scale, value_scale = (
         rng.uniform(low, high, (kv_heads, HEAD_SIZE)).astype(np.float32) for low, high in ((0.02, 0.06), (0.002, 0.03))
     )
-    return DecodeInputs(query, key, value, key_scale, value_scale, selected)
+    return SparseInputs(query, key, value, key_scale, value_scale, selected)
 
 
 def _codes(rng: np.random.Generator, std: float, cache: tuple[int, int]) -> NDArray[np.int8]:
@@ -51,11 +51,11 @@ def _by_rows(draw: Draw) -> tuple[Setting, ...]:
     return tuple(Setting(f"{rows} rows", partial(draw, rows=rows)) for rows in (1, 3, 8))
 
 
-def _model_like(rows: int, seed: int) -> DecodeInputs:
+def _model_like(rows: int, seed: int) -> SparseInputs:
     return row_inputs(rows=rows, valid=2048, entries=2048, seed=seed)
 
 
-def _invalid(where: slice | None, seed: int = 3) -> DecodeInputs:
+def _invalid(where: slice | None, seed: int = 3) -> SparseInputs:
     """Entries of every row's list that are no candidates: a slice, or about half, anywhere."""
     inputs = row_inputs(valid=512, seed=seed)
     entries = np.arange(512)[where] if where else np.random.default_rng(seed).permutation(512)[:256]
@@ -63,13 +63,13 @@ def _invalid(where: slice | None, seed: int = 3) -> DecodeInputs:
     return inputs
 
 
-def _duplicates(distinct: int) -> DecodeInputs:
+def _duplicates(distinct: int) -> SparseInputs:
     inputs = row_inputs(valid=512, seed=4)
     inputs.selected[:] = inputs.selected[:, np.arange(512) % distinct]
     return inputs
 
 
-def _toy(first: int) -> DecodeInputs:
+def _toy(first: int) -> SparseInputs:
     """D1, vllm-project/vllm#48364: 10 and 20, one nat apart, behind `first` entries that are no candidates."""
     inputs = row_inputs(rows=1, valid=8, query_heads=24)
     for tensor, value in ((inputs.query, 0), (inputs.key_scale, 1), (inputs.value_scale, 1), (inputs.selected, -1)):
@@ -80,7 +80,7 @@ def _toy(first: int) -> DecodeInputs:
     return inputs
 
 
-def _two_scales() -> DecodeInputs:
+def _two_scales() -> SparseInputs:
     """D9, lightseekorg/tokenspeed#759: scales that differ between K and V, heads and channels."""
     head, channel = np.arange(2)[:, None], np.arange(HEAD_SIZE)[None, :]
     return replace(
@@ -90,14 +90,14 @@ def _two_scales() -> DecodeInputs:
     )
 
 
-def _huge_queries(of: tuple[slice | int, ...]) -> DecodeInputs:
+def _huge_queries(of: tuple[slice | int, ...]) -> SparseInputs:
     """Some queries times 2^28."""
     inputs = row_inputs(seed=1)
     inputs.query[of] = (inputs.query[of].astype(np.float32) * 2.0**28).astype(BF16)
     return inputs
 
 
-def _value_scales(spread: float) -> DecodeInputs:
+def _value_scales(spread: float) -> SparseInputs:
     """value_scale between 2^14 and 2^17; key scales such that a head's logits spread over `spread` nats on average."""
     inputs = row_inputs(seed=2)
     rng = np.random.default_rng(2)
@@ -106,14 +106,14 @@ def _value_scales(spread: float) -> DecodeInputs:
     return replace(inputs, key_scale=(inputs.key_scale * (spread / drawn)).astype(np.float32))
 
 
-def _row_logits(inputs: DecodeInputs) -> Iterator[tuple[int, int, F64]]:
+def _row_logits(inputs: SparseInputs) -> Iterator[tuple[int, int, F64]]:
     """(row, KV head, logits [group, candidates])."""
     for row in range(inputs.shape.rows):
         for kv_head in range(inputs.shape.kv_heads):
             yield row, kv_head, logits(inputs, row, kv_head, candidate_positions(inputs, row))
 
 
-def _spread_sink(lead: float) -> DecodeInputs:
+def _spread_sink(lead: float) -> SparseInputs:
     """The first candidate's logit is `lead` nats above the mean + 2 standard deviations of the others, its value zero.
 
     Its key is the shortest that gives every head of the group its logit, so that all channels take part. The others'
@@ -132,7 +132,7 @@ def _spread_sink(lead: float) -> DecodeInputs:
     return inputs
 
 
-def _single_channel_sink(lead: float) -> DecodeInputs:
+def _single_channel_sink(lead: float) -> SparseInputs:
     """The same with one channel for each head's sink alone: one product holds the logit, and takes all the rounding."""
     inputs = row_inputs(rows=1, valid=2048, entries=2048, seed=5)
     own, sink = np.arange(inputs.shape.group), int(inputs.selected[0, 0])
@@ -174,7 +174,7 @@ def _value_scale_case(spread: float, path: str) -> Case:
     )
 
 
-def _one(label: str, build: Callable[[], DecodeInputs]) -> tuple[Setting, ...]:
+def _one(label: str, build: Callable[[], SparseInputs]) -> tuple[Setting, ...]:
     return (Setting(label, build),)
 
 

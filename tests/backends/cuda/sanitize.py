@@ -14,10 +14,10 @@ import numpy as np
 
 from dsa_bench.backends.cuda.backend import CudaBackend
 from dsa_bench.bench.check import compare, run_poisoned
-from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -30,8 +30,8 @@ def launch_everything() -> int:
     backend = CudaBackend()
     checked = 0
     for candidates, (query_heads, head_size), invalid in itertools.product(CANDIDATES, HEADS, (0.0, 0.4, 1.0)):
-        shape = DecodeShape(2, candidates + 70, candidates, query_heads, 2, head_size)
-        inputs = decode_inputs(shape, DataSpec(seed=candidates, invalid_fraction=invalid))
+        shape = SparseShape(2, candidates + 70, candidates, query_heads, 2, head_size)
+        inputs = sparse_inputs(shape, DataSpec(seed=candidates, invalid_fraction=invalid))
         oracle = reference(inputs)
         buffers = backend.load(inputs, "warm")
         for kernel, splits in itertools.product(("previous", "int8-tc"), {1, 3, shape.tiles}):

@@ -14,14 +14,14 @@ from dsa_bench.bench.gpu_timers import EventsTimer, VisitGraphs
 from dsa_bench.bench.rounds import pilot
 from dsa_bench.bench.select import open_timer
 from dsa_bench.bench.variant import Checked, Variant
-from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.errors import CannotMeasure
 from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 
 pytestmark = pytest.mark.gpu
 
-SHAPE = DecodeShape(8, 8192, 2048)
+SHAPE = SparseShape(8, 8192, 2048)
 
 
 def variant(backend: Any, buffers: Any, kernel: str) -> Variant:
@@ -33,7 +33,7 @@ def variant(backend: Any, buffers: Any, kernel: str) -> Variant:
 
 def test_cupti_and_events_agree_on_a_stream_that_is_not_the_default(backend: Any) -> None:
     """B8, pytorch/helion#2994: events go on the launch stream."""
-    buffers = backend.load(decode_inputs(SHAPE, DataSpec()), "warm")
+    buffers = backend.load(sparse_inputs(SHAPE, DataSpec()), "warm")
     cupti, said = open_timer("cupti", backend, "cuda")
     assert said is None
     events, _ = open_timer("events", backend, "cuda")
@@ -48,7 +48,7 @@ def test_cupti_and_events_agree_on_a_stream_that_is_not_the_default(backend: Any
 def test_kernel_records_are_read_where_cupti_says_they_lie(backend: Any) -> None:
     """The quick reading of a record's memory and the slow one of its attributes agree."""
     profiler = pytest.importorskip("dsa_bench.bench.profilers").CuptiPython()
-    measured = variant(backend, backend.load(decode_inputs(SHAPE, DataSpec()), "warm"), "int8-tc")
+    measured = variant(backend, backend.load(sparse_inputs(SHAPE, DataSpec()), "warm"), "int8-tc")
     assert profiler._layout is not None
     attributes: list[tuple[str, int, int]] = []
     collect = profiler._collect
@@ -70,7 +70,7 @@ def test_kernel_records_are_read_where_cupti_says_they_lie(backend: Any) -> None
 
 
 def test_cold_rotates_enough_copies_and_is_slower_than_warm(backend: Any) -> None:
-    inputs = decode_inputs(SHAPE, DataSpec())
+    inputs = sparse_inputs(SHAPE, DataSpec())
     warm, cold = backend.load(inputs, "warm"), backend.load(inputs, "cold")
     distinct = np.unique(inputs.selected[inputs.selected >= 0]).size * 2 * 256 * 2
     assert warm.copies == 1
@@ -86,7 +86,7 @@ def test_cold_rotates_enough_copies_and_is_slower_than_warm(backend: Any) -> Non
 
 
 def test_a_captured_launch_gives_the_bits_of_an_eager_one(backend: Any) -> None:
-    buffers = backend.load(decode_inputs(SHAPE, DataSpec()), "cold")
+    buffers = backend.load(sparse_inputs(SHAPE, DataSpec()), "cold")
     for kernel in ("previous", "int8-tc"):
         measured = variant(backend, buffers, kernel)
         eager = run_poisoned(measured.launch, buffers).view(np.uint16)
@@ -134,14 +134,14 @@ from dsa_bench.backends.cuda.backend import CudaBackend
 from dsa_bench.bench.rounds import Stop, pilot, round_slots, take_rounds
 from dsa_bench.bench.select import open_timer
 from dsa_bench.bench.variant import Variant
-from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 from dsa_bench.stats.verdict import judge
 
-shape = DecodeShape(8, 8192, 2048)
+shape = SparseShape(8, 8192, 2048)
 backend = CudaBackend()
-buffers = backend.load(decode_inputs(shape, DataSpec()), "warm")
+buffers = backend.load(sparse_inputs(shape, DataSpec()), "warm")
 launch = buffers.launcher(backend.geometry.plan("int8-tc", shape, 0))
 variants = [Variant(name, launch, lambda: None, backend.device_kernels("int8-tc")) for name in ("a", "b", "c")]
 timer, _ = open_timer("{timer}", backend, "cuda")

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsa_bench.backends.cuda.decode import DeviceInputs, Workspace
 from dsa_bench.backends.cuda.memory import allocate, download_bf16, upload
+from dsa_bench.backends.cuda.sparse import DeviceInputs, Workspace
 from dsa_bench.bench.check import POISON, compare, run_poisoned
-from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.errors import VariantRefused
-from dsa_bench.model.inputs import BF16, DecodeInputs
+from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import TILE, DecodeShape, ceil_div
+from dsa_bench.model.shape import TILE, SparseShape, ceil_div
 from dsa_bench.oracle.attention import reference, relative_rms
 
 pytestmark = pytest.mark.gpu
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.gpu
 KERNELS = ("previous", "int8-tc")
 
 
-def plan(kernel: str, shape: DecodeShape, splits: int) -> VariantPlan:
+def plan(kernel: str, shape: SparseShape, splits: int) -> VariantPlan:
     requested = (1,) if kernel == "int8-tc" else ()
     return VariantPlan(kernel, requested, SplitPlan(shape.tiles, splits), shape.row_heads * splits)
 
 
-def check(backend: Any, inputs: DecodeInputs, kernel: str, splits: int) -> float:
+def check(backend: Any, inputs: SparseInputs, kernel: str, splits: int) -> float:
     """Run once over a poisoned output; fails beyond the derived bound. Returns the relative RMS error."""
     buffers = backend.load(inputs, "warm")
     out = run_poisoned(buffers.launcher(plan(kernel, inputs.shape, splits)), buffers)
@@ -45,14 +45,14 @@ def check(backend: Any, inputs: DecodeInputs, kernel: str, splits: int) -> float
 def test_every_list_length_with_few_and_many_splits(backend: Any, kernel: str, candidates: int) -> None:
     tiles = ceil_div(candidates, TILE)
     for rows, splits in itertools.product((1, 3, 8), sorted({1, 2, 3, tiles, tiles + 3})):
-        inputs = decode_inputs(DecodeShape(rows, 8300, candidates), DataSpec(seed=candidates + rows))
+        inputs = sparse_inputs(SparseShape(rows, 8300, candidates), DataSpec(seed=candidates + rows))
         check(backend, inputs, kernel, splits)
 
 
 @pytest.mark.parametrize("query_heads", [2, 6, 8, 12, 20, 24, 32, 64])
 def test_every_group(backend: Any, query_heads: int) -> None:
     spec = DataSpec(seed=query_heads, invalid_fraction=0.3)
-    inputs = decode_inputs(DecodeShape(3, 700, 509, query_heads), spec)
+    inputs = sparse_inputs(SparseShape(3, 700, 509, query_heads), spec)
     for splits in (1, 8, 3):
         check(backend, inputs, "previous", splits)
         if query_heads <= 32:
@@ -65,7 +65,7 @@ def test_every_group(backend: Any, query_heads: int) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_invalid_entries_anywhere_and_duplicates(backend: Any, kernel: str) -> None:
     """D1, vllm-project/vllm#48364: a first tile of nothing but invalid entries, and rows of nothing else."""
-    inputs = decode_inputs(DecodeShape(8, 4096, 512), DataSpec(seed=5))
+    inputs = sparse_inputs(SparseShape(8, 4096, 512), DataSpec(seed=5))
     outside = np.array([-1, 4096, np.iinfo(np.int32).min, np.iinfo(np.int32).max], np.int32)
     inputs.selected[0, :192] = outside[np.arange(192) % 4]
     inputs.selected[1, 100:300] = -1
@@ -84,9 +84,9 @@ def test_invalid_entries_anywhere_and_duplicates(backend: Any, kernel: str) -> N
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_needle_at_every_boundary_of_tiles_and_splits(backend: Any, kernel: str) -> None:
     """All weight on one candidate: losing any single one of 509 would show."""
-    shape = DecodeShape(1, 1024, 509)
+    shape = SparseShape(1, 1024, 509)
     for place, splits in itertools.product((0, 1, 63, 64, 127, 128, 191, 255, 256, 448, 507, 508), (1, 3, 8)):
-        inputs = decode_inputs(shape, DataSpec(seed=place))
+        inputs = sparse_inputs(shape, DataSpec(seed=place))
         needle = inputs.selected[0, place]
         inputs.key[:, :, 0] = -127
         inputs.key[:, needle, 0] = 127
@@ -96,7 +96,7 @@ def test_a_needle_at_every_boundary_of_tiles_and_splits(backend: Any, kernel: st
 
 def test_the_toy_row(backend: Any) -> None:
     """D1: (10 + 20 e) / (1 + e) = 17.3106, 17.25 in BF16, with the two candidates behind a tile of padding."""
-    inputs = decode_inputs(DecodeShape(1, 64, 512, 8, 2), DataSpec())
+    inputs = sparse_inputs(SparseShape(1, 64, 512, 8, 2), DataSpec())
     inputs.query[:] = 0.0
     inputs.query[:, :, 0] = 16.0
     inputs.key_scale[:] = 1.0
@@ -114,8 +114,8 @@ def test_the_toy_row(backend: Any) -> None:
 @pytest.mark.parametrize("head_size", [1, 40, 96, 255, 256])
 def test_previous_takes_every_head_size_and_alignment(backend: Any, head_size: int) -> None:
     """D7, vllm-project/vllm#45466: a view that starts one element in is contiguous and misaligned."""
-    shape = DecodeShape(3, 600, 300, 24, 2, head_size)
-    inputs = decode_inputs(shape, DataSpec(seed=head_size, invalid_fraction=0.1))
+    shape = SparseShape(3, 600, 300, 24, 2, head_size)
+    inputs = sparse_inputs(shape, DataSpec(seed=head_size, invalid_fraction=0.1))
     oracle = reference(inputs)
     bound = backend.bound("previous", inputs, oracle.rows, oracle.out)
     for shifted in (False, True):
@@ -155,8 +155,8 @@ def test_offsets_beyond_two_to_the_31(backend: Any, kernel: str) -> None:
     import cupy
 
     context = 4_194_305
-    small = decode_inputs(DecodeShape(1, 64, 2), DataSpec(seed=6))
-    shape = DecodeShape(1, context, 2)
+    small = sparse_inputs(SparseShape(1, 64, 2), DataSpec(seed=6))
+    shape = SparseShape(1, context, 2)
     positions = [4_194_302, 4_194_303]
     caches = []
     for codes in (small.key, small.value):
@@ -186,7 +186,7 @@ def test_the_error_is_the_rounding_of_the_output(backend: Any) -> None:
     errors: dict[str, list[float]] = {kernel: [] for kernel in KERNELS}
     floors: list[float] = []
     for seed in range(16):
-        inputs = decode_inputs(DecodeShape(1, 8192, 2048), DataSpec(seed=seed))
+        inputs = sparse_inputs(SparseShape(1, 8192, 2048), DataSpec(seed=seed))
         floors.append(reference(inputs).rounding_floor)
         for kernel in KERNELS:
             errors[kernel].append(check(backend, inputs, kernel, 32))
@@ -204,7 +204,7 @@ PATHS = {
 
 @pytest.mark.parametrize("path", PATHS)
 def test_every_cta_takes_the_path_that_its_inputs_need(backend: Any, path: str) -> None:
-    inputs = decode_inputs(DecodeShape(4, 4096, 1024), PATHS[path])
+    inputs = sparse_inputs(SparseShape(4, 4096, 1024), PATHS[path])
     buffers = backend.load(inputs, "warm")
     variant = plan("int8-tc", inputs.shape, 2)
     taken = buffers.paths(variant)
@@ -215,7 +215,7 @@ def test_every_cta_takes_the_path_that_its_inputs_need(backend: Any, path: str) 
 
 def test_rows_choose_for_themselves(backend: Any) -> None:
     """Large queries in one row of four send that row's CTAs to another path, and change no bit of the others."""
-    inputs = decode_inputs(DecodeShape(4, 4096, 1024), DataSpec(seed=2))
+    inputs = sparse_inputs(SparseShape(4, 4096, 1024), DataSpec(seed=2))
     variant = plan("int8-tc", inputs.shape, 4)
     before = backend.load(inputs, "warm")
     usual = run_poisoned(before.launcher(variant), before).view(np.uint16)
@@ -228,7 +228,7 @@ def test_rows_choose_for_themselves(backend: Any) -> None:
 
 @pytest.mark.parametrize("forced", range(3))
 def test_every_path_is_right_on_ordinary_data(backend: Any, forced: int) -> None:
-    inputs = decode_inputs(DecodeShape(3, 4096, 1500), DataSpec(seed=7, invalid_fraction=0.2))
+    inputs = sparse_inputs(SparseShape(3, 4096, 1500), DataSpec(seed=7, invalid_fraction=0.2))
     buffers = backend.load(inputs, "warm")
     oracle = reference(inputs)
     bound = backend.bound("int8-tc", inputs, oracle.rows, oracle.out)
@@ -241,14 +241,14 @@ def test_every_path_is_right_on_ordinary_data(backend: Any, forced: int) -> None
 
 
 def test_a_scale_above_one_is_refused(backend: Any) -> None:
-    inputs = dataclasses.replace(decode_inputs(DecodeShape(1, 256, 128), DataSpec()), scale=1.5)
+    inputs = dataclasses.replace(sparse_inputs(SparseShape(1, 256, 128), DataSpec()), scale=1.5)
     with pytest.raises(VariantRefused, match="softmax scales from 0 to 1"):
         check(backend, inputs, "int8-tc", 2)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_same_input_gives_the_same_bits_and_other_rows_change_nothing(backend: Any, kernel: str) -> None:
-    inputs = decode_inputs(DecodeShape(8, 8192, 2048), DataSpec(seed=1))
+    inputs = sparse_inputs(SparseShape(8, 8192, 2048), DataSpec(seed=1))
     buffers = backend.load(inputs, "warm")
     launch = buffers.launcher(plan(kernel, inputs.shape, 4))
     first = run_poisoned(launch, buffers).view(np.uint16)
@@ -263,7 +263,7 @@ def test_the_same_input_gives_the_same_bits_and_other_rows_change_nothing(backen
 
 def test_a_lost_tile_would_fail_the_check(backend: Any) -> None:
     """The check that guards every measurement sees one tile of 32 missing."""
-    inputs = decode_inputs(DecodeShape(1, 8192, 2048), DataSpec(seed=3))
+    inputs = sparse_inputs(SparseShape(1, 8192, 2048), DataSpec(seed=3))
     oracle = reference(inputs)
     without = inputs.selected.copy()
     without[0, 640:704] = -1

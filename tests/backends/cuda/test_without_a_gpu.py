@@ -12,13 +12,13 @@ from dsa_bench.backends.cuda import memory
 from dsa_bench.backends.select import open_backend
 from dsa_bench.bench import gpu_timers, profilers
 from dsa_bench.bench.select import open_timer
-from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import BadInput, CannotMeasure, CompileFailed, VariantRefused
 from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 
-SHAPE = DecodeShape(1, 256, 128)
+SHAPE = SparseShape(1, 256, 128)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ DEVICE_KERNELS = {
 
 def calls(backend: cuda.CudaBackend, kernel: str) -> Any:
     plan = backend.geometry.plan(kernel, SHAPE, None if kernel == "previous" else 0)
-    return backend.calls(plan, decode_inputs(SHAPE, DataSpec()), [], None)
+    return backend.calls(plan, sparse_inputs(SHAPE, DataSpec()), [], None)
 
 
 def test_below_sm_80_the_tensor_core_kernel_is_refused_and_previous_remains(device: Any) -> None:
@@ -71,7 +71,7 @@ def test_a_kernel_that_does_not_compile_takes_only_its_own_variants_along(device
 
 
 def test_slots_are_sms_times_resident_ctas(device: Any) -> None:
-    assert device("9.0").geometry.plan("int8-tc", DecodeShape(8), 0).split.splits == 4  # 120 slots: 4 x 16 CTAs fit
+    assert device("9.0").geometry.plan("int8-tc", SparseShape(8), 0).split.splits == 4  # 120 slots: 4 x 16 CTAs fit
 
 
 def test_cupti_that_is_not_permitted_is_an_error_or_a_fall_back_that_is_said(

@@ -9,25 +9,25 @@ import numpy as np
 import pytest
 
 from dsa_bench.backends.cpu.backend import CpuBackend
-from dsa_bench.data.synthetic import decode_inputs
+from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.record import Visit
-from dsa_bench.model.request import DataSpec, DecodeRequest, Policy
+from dsa_bench.model.request import DataSpec, Policy, SparseRequest
 from dsa_bench.model.run import complete_rounds, read_run
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference
-from dsa_bench.report.decode import decode_tables
+from dsa_bench.report.cells import cell_tables
+from dsa_bench.sweep.cells import Bench, run_cells
 from dsa_bench.sweep.check import Checker
-from dsa_bench.sweep.decode import Bench, run_decode
 
-ROWS_1 = DecodeShape(rows=1, context=200, candidates=130)
-ROWS_8 = DecodeShape(rows=8, context=200, candidates=130)
+ROWS_1 = SparseShape(rows=1, context=200, candidates=130)
+ROWS_8 = SparseShape(rows=8, context=200, candidates=130)
 
 
-def request(*shapes: DecodeShape, rounds: int | None = 2, **options: Any) -> DecodeRequest:
+def request(*shapes: SparseShape, rounds: int | None = 2, **options: Any) -> SparseRequest:
     policy = Policy(rounds, options.pop("budget_s", None))
-    return DecodeRequest(shapes, tiles_per_split=options.pop("tiles_per_split", (1,)), policy=policy, **options)
+    return SparseRequest(shapes, tiles_per_split=options.pop("tiles_per_split", (1,)), policy=policy, **options)
 
 
 class Listener:
@@ -69,7 +69,7 @@ def places(visits: list[Visit]) -> list[tuple[str, int, int]]:
 def test_a_run_holds_checks_and_visits_of_each_cell(bench: Bench) -> None:
     """E7, rapidsai/asvdb#10: after a sweep of rows 1 and 8, the first record says rows 1."""
     listener = Listener()
-    run = run_decode(request(ROWS_1, ROWS_8, tiles_per_split=(0, 1, 2)), bench, listener, argv=["decode"]).run
+    run = run_cells(request(ROWS_1, ROWS_8, tiles_per_split=(0, 1, 2)), bench, listener, argv=["decode"]).run
     assert [check.cell for check in run.checks if check.kernel == "previous"] == [ROWS_1.key, ROWS_8.key]
     assert {check.status for check in run.checks} == {"ok"}
     assert all(0 < (check.rms_error or 0) < 4e-3 and check.rounding_floor for check in run.checks)
@@ -92,13 +92,13 @@ def test_the_control_is_the_automatic_rule_else_previous(bench: Bench) -> None:
         ({"tiles_per_split": (1,)}, "previous"),
         ({"tiles_per_split": (2,), "kernels": ("int8-tc",)}, "int8-tc/splits=2"),
     ):
-        run = run_decode(request(ROWS_1, **options), bench, Listener()).run
+        run = run_cells(request(ROWS_1, **options), bench, Listener()).run
         automatic = next((check.variant for check in run.checks if 0 in check.requested), None)
         assert {visit.variant for visit in run.visits if visit.control} == {control or automatic}
 
 
 def test_a_record_is_the_run(bench: Bench, tmp_path: Path) -> None:
-    run = run_decode(request(ROWS_1), bench, Listener(), record=tmp_path / "r.jsonl").run
+    run = run_cells(request(ROWS_1), bench, Listener(), record=tmp_path / "r.jsonl").run
     read = read_run(tmp_path / "r.jsonl")
     assert (read.header, read.checks, read.visits) == (run.header, run.checks, run.visits)
 
@@ -108,23 +108,23 @@ def test_an_interrupted_run_is_finished_by_a_second_one(bench: Bench, tmp_path: 
     """C10, ROCm/aiter#5263: every finished visit is kept; --resume measures only what is missing."""
     record, asked = tmp_path / "r.jsonl", request(ROWS_1, ROWS_8)
     with pytest.raises(KeyboardInterrupt):
-        run_decode(asked, bench, Listener(interrupt_after), record=record)
+        run_cells(asked, bench, Listener(interrupt_after), record=record)
     kept = read_run(record).visits
     assert len(kept) == interrupt_after
     with pytest.raises(BadInput, match="exists; add --resume"):
-        run_decode(asked, bench, Listener(), record=record)
+        run_cells(asked, bench, Listener(), record=record)
 
     listener = Listener()
-    run = run_decode(asked, bench, listener, record=record, resume=True).run
+    run = run_cells(asked, bench, listener, record=record, resume=True).run
     assert run.visits[:interrupt_after] == kept
     assert len(list(complete_rounds(run))) == 4
     assert listener.visits == 12 - 3 * (interrupt_after // 3)
     assert read_run(record).visits == run.visits
-    once = run_decode(asked, bench, Listener()).run
-    assert decode_tables(run) == decode_tables(once)
+    once = run_cells(asked, bench, Listener()).run
+    assert cell_tables(run) == cell_tables(once)
 
     again = Listener()
-    assert run_decode(asked, bench, again, record=record, resume=True).run.visits == run.visits
+    assert run_cells(asked, bench, again, record=record, resume=True).run.visits == run.visits
     assert again.visits == 0
 
 
@@ -138,10 +138,10 @@ def test_an_interrupted_run_is_finished_by_a_second_one(bench: Bench, tmp_path: 
 )
 def test_another_plan_does_not_go_on(bench: Bench, tmp_path: Path, change: dict[str, Any], said: str) -> None:
     record = tmp_path / "r.jsonl"
-    run_decode(request(ROWS_1), bench, Listener(), record=record)
+    run_cells(request(ROWS_1), bench, Listener(), record=record)
     before = record.read_bytes()
     with pytest.raises(BadInput, match=said):
-        run_decode(request(ROWS_1, **change), bench, Listener(), record=record, resume=True)
+        run_cells(request(ROWS_1, **change), bench, Listener(), record=record, resume=True)
     assert record.read_bytes() == before
 
 
@@ -158,12 +158,12 @@ def test_another_plan_does_not_go_on(bench: Bench, tmp_path: Path, change: dict[
 def test_a_changed_record_does_not_go_on(bench: Bench, tmp_path: Path, old: str, new: str, said: str) -> None:
     record = tmp_path / "r.jsonl"
     with pytest.raises(KeyboardInterrupt):
-        run_decode(request(ROWS_1), bench, Listener(4), record=record)
+        run_cells(request(ROWS_1), bench, Listener(4), record=record)
     assert old in record.read_text()
     record.write_text(record.read_text().replace(old, new))
     changed = record.read_bytes()
     with pytest.raises(BadInput, match=said):
-        run_decode(request(ROWS_1), bench, Listener(), record=record, resume=True)
+        run_cells(request(ROWS_1), bench, Listener(), record=record, resume=True)
     assert record.read_bytes() == changed
 
 
@@ -179,13 +179,13 @@ def test_a_wrong_variant_is_a_row_and_never_a_time(fake_timer: Any, tampered_bac
     """C7, KernelTuner/kernel_tuner#314."""
     backend = tampered_backend(spoil("int8-tc"))
     timer = fake_timer(lambda name, *_: 10.0 if name == "previous" else 5.0)
-    run = run_decode(request(ROWS_1), Bench(backend, timer, "none"), Listener()).run
+    run = run_cells(request(ROWS_1), Bench(backend, timer, "none"), Listener()).run
     backend.close()
     assert [(check.kernel, check.status) for check in run.checks] == [("previous", "ok"), ("int8-tc", "wrong_result")]
     assert "out[0, 0, 0] is " in (run.checks[1].reason or "")
     assert {visit.variant for visit in run.visits} == {"previous"}
     assert {name for name, _ in timer.calls} == {"previous"}
-    (table,) = decode_tables(run)
+    (table,) = cell_tables(run)
     assert (table.rows[1].status, table.rows[1].time_us) == ("wrong_result", None)
     assert table.fastest is not None
     assert table.fastest.row is table.rows[0]
@@ -197,7 +197,7 @@ def test_nothing_right_is_nothing_timed(fake_timer: Any, tampered_backend: Any) 
 
     backend = tampered_backend(tamper)
     timer = fake_timer(lambda *_: 1.0)
-    run = run_decode(request(ROWS_1), Bench(backend, timer, "none"), Listener()).run
+    run = run_cells(request(ROWS_1), Bench(backend, timer, "none"), Listener()).run
     backend.close()
     assert {check.status for check in run.checks} == {"wrong_result"}
     assert run.visits == []
@@ -206,7 +206,7 @@ def test_nothing_right_is_nothing_timed(fake_timer: Any, tampered_backend: Any) 
 
 def test_rows_between_the_oracles_are_compared_with_previous(fake_timer: Any, tampered_backend: Any) -> None:
     """With 100 rows the oracle looks at 64; the row after the first checked pair is seen through `previous`."""
-    shape = DecodeShape(rows=100, context=128, candidates=64, query_heads=2, kv_heads=1, head_size=16)
+    shape = SparseShape(rows=100, context=128, candidates=64, query_heads=2, kv_heads=1, head_size=16)
     unseen = next(row for row in range(100) if row not in np.linspace(0, 99, 64).round())
 
     def tamper(plan: VariantPlan, out: Any) -> None:
@@ -214,7 +214,7 @@ def test_rows_between_the_oracles_are_compared_with_previous(fake_timer: Any, ta
             out[unseen, 1, 3] += 1
 
     backend = tampered_backend(tamper)
-    run = run_decode(request(shape), Bench(backend, fake_timer(lambda *_: 1.0), "none"), Listener()).run
+    run = run_cells(request(shape), Bench(backend, fake_timer(lambda *_: 1.0), "none"), Listener()).run
     backend.close()
     assert run.checks[1].status == "wrong_result"
     assert f"out[{unseen}, 1, 3] is " in (run.checks[1].reason or "")
@@ -224,10 +224,10 @@ def test_rows_between_the_oracles_are_compared_with_previous(fake_timer: Any, ta
 def test_a_timer_without_resolution_is_no_result(fake_timer: Any) -> None:
     """B1, triton-lang/triton#8948: no time, no speedup, in the run and in its table."""
     backend = CpuBackend()
-    run = run_decode(request(ROWS_1), Bench(backend, fake_timer(lambda *_: 0.0), "none"), Listener()).run
+    run = run_cells(request(ROWS_1), Bench(backend, fake_timer(lambda *_: 0.0), "none"), Listener()).run
     backend.close()
     assert {visit.status for visit in run.visits} == {"below_resolution"}
-    (table,) = decode_tables(run)
+    (table,) = cell_tables(run)
     assert {(row.status, row.time_us, row.speedup) for row in table.rows} == {("below_resolution", None, None)}
     assert table.fastest is None
     assert table.noise is None
@@ -236,7 +236,7 @@ def test_a_timer_without_resolution_is_no_result(fake_timer: Any) -> None:
 def test_a_budget_is_shared_by_the_cells(bench: Bench) -> None:
     """The fake timer takes no real time, so each cell's share ends by the clock."""
     listener = Listener()
-    run = run_decode(request(ROWS_1, ROWS_8, rounds=None, budget_s=0.4), bench, listener).run
+    run = run_cells(request(ROWS_1, ROWS_8, rounds=None, budget_s=0.4), bench, listener).run
     assert listener.planned == [None, None]
     for key in (ROWS_1.key, ROWS_8.key):
         taken = {visit.round for visit in run.visits if visit.cell == key}
@@ -248,7 +248,7 @@ def test_an_unreachable_record_measures_nothing(bench: Bench, tmp_path: Path) ->
     (tmp_path / "file").write_text("")
     listener = Listener()
     with pytest.raises(BadInput, match=r"--record .*file/r.jsonl: cannot be written"):
-        run_decode(request(ROWS_1), bench, listener, record=tmp_path / "file" / "r.jsonl")
+        run_cells(request(ROWS_1), bench, listener, record=tmp_path / "file" / "r.jsonl")
     assert listener.cells == []
 
 
@@ -258,7 +258,7 @@ def test_paths_are_told_only_where_they_are_asked_for(fake_timer: Any) -> None:
     for tell in (False, True):
         listener = Listener()
         timer = fake_timer(lambda *_: 1.0)
-        run = run_decode(asked, Bench(backend, timer, "none", tell_paths=tell), listener).run
+        run = run_cells(asked, Bench(backend, timer, "none", tell_paths=tell), listener).run
         ctas = {check.variant: check.ctas for check in run.checks if check.kernel == "emulation"}
         told = {name: sum(paths.values()) for name, paths in listener.paths.items() if paths}
         assert told == (ctas if tell else {})
@@ -271,7 +271,7 @@ def test_a_kv_head_with_small_values_does_not_hide_behind_another(tampered_backe
     def tamper(_: VariantPlan, out: Any) -> None:
         out[:, :12] = 0
 
-    inputs = decode_inputs(DecodeShape(2, 512, 256), DataSpec())
+    inputs = sparse_inputs(SparseShape(2, 512, 256), DataSpec())
     inputs.value_scale[0] *= 1e-5
     for backend, status in ((CpuBackend(), "ok"), (tampered_backend(tamper), "wrong_result")):
         buffers = backend.load(inputs, "none")
@@ -290,7 +290,7 @@ def test_a_copy_of_the_inputs_that_gives_other_bits_is_wrong(tampered_backend: A
         out[0, 0, 0] += len(calls) // 2 * out[0, 0, 0] / 128
 
     backend = tampered_backend(tamper)
-    inputs = decode_inputs(DecodeShape(1, 512, 256), DataSpec())
+    inputs = sparse_inputs(SparseShape(1, 512, 256), DataSpec())
     buffers = backend.load(inputs, "none")
     buffers.copies = 3
     plan = backend.geometry.plan("previous", inputs.shape, None)

@@ -84,7 +84,7 @@ class CellTable:
         return [row for row in self.rows if row.status == "wrong_result"]
 
 
-def decode_tables(run: Run) -> list[CellTable]:
+def cell_tables(run: Run) -> list[CellTable]:
     """One table for each cell of the run that has a check, in numeric order of the shape.
 
     Visits of different timers or L2 modes are never compared: a cell that has them gets a table for each.

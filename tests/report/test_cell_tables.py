@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dsa_bench.model.run import Run
-from dsa_bench.report.decode import CellTable, decode_tables, untrusted_cells
+from dsa_bench.report.cells import CellTable, cell_tables, untrusted_cells
 from dsa_bench.report.render import MACHINE_WRITERS, time_text, to_csv, to_json, to_jsonl, to_markdown, to_text
 from dsa_bench.report.words import conclusion
 
@@ -27,14 +27,14 @@ COLUMNS = (
 
 
 def text(run: Run, **options: Any) -> str:
-    return to_text(decode_tables(run), **{"color": False, "width": None, **options})
+    return to_text(cell_tables(run), **{"color": False, "width": None, **options})
 
 
 def every_format(run: Run) -> list[str]:
     return [
         text(run),
         text(run, color=True, width=80),
-        *(write(decode_tables(run)) for write in MACHINE_WRITERS.values()),
+        *(write(cell_tables(run)) for write in MACHINE_WRITERS.values()),
     ]
 
 
@@ -50,7 +50,7 @@ def test_golden_table(with_failure: Run) -> None:
 
 
 def test_golden_markdown(with_failure: Run) -> None:
-    assert to_markdown(decode_tables(with_failure)) + "\n" == (GOLDEN / "decode.md").read_text()
+    assert to_markdown(cell_tables(with_failure)) + "\n" == (GOLDEN / "decode.md").read_text()
 
 
 def test_the_table_fits_80_columns_and_sentences_the_terminal(with_failure: Run) -> None:
@@ -71,7 +71,7 @@ def test_colour_adds_codes_and_changes_no_text(with_failure: Run) -> None:
 
 def test_machine_formats_hold_the_raw_numbers(with_failure: Run) -> None:
     """B6, google/benchmark#1482: ratios from raw values; E7, rapidsai/asvdb#10: keys keep their types."""
-    tables = decode_tables(with_failure)
+    tables = cell_tables(with_failure)
     document = json.loads(to_json(tables))
     assert (document["schema"], document["schema_version"]) == ("dsa-bench/decode-table", 1)
     assert len(document["conclusions"]) == 2
@@ -99,7 +99,7 @@ def test_swapped_sides_give_the_inverse(maker: Any) -> None:
     for previous, other in ((slow, fast), (fast, slow)):
         run = type(maker)().header().check("previous").check("int8-tc/splits=1")
         run = run.rounds({"previous": previous, "int8-tc/splits=1": other, "control": previous}, "previous").run()
-        (table,) = decode_tables(run)
+        (table,) = cell_tables(run)
         assert table.rows[1].speedup is not None
         ratios.append(table.rows[1].speedup.centre)
         sentences.append(conclusion(table))
@@ -115,7 +115,7 @@ def test_ratios_come_from_raw_times(maker: Any) -> None:
     run = run.rounds(
         {"previous": [11.94] * 8, "int8-tc/splits=1": [10.40] * 8, "control": [11.94] * 8}, "previous"
     ).run()
-    row = json.loads(to_json(decode_tables(run)))["rows"][1]
+    row = json.loads(to_json(cell_tables(run)))["rows"][1]
     assert row["speedup"] == pytest.approx(11.94 / 10.40, rel=1e-12)
     assert row["speedup_median"] == pytest.approx(11.94 / 10.40, rel=1e-12)
 
@@ -134,7 +134,7 @@ def test_axes_sort_as_numbers(maker: Any) -> None:
     maker.header()
     for rows in (128, 16, 1, 8):
         maker.check("previous", rows)
-    assert [table.shape["rows"] for table in decode_tables(maker.run())] == ["1", "8", "16", "128"]
+    assert [table.shape["rows"] for table in cell_tables(maker.run())] == ["1", "8", "16", "128"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -144,7 +144,7 @@ def test_few_rounds_have_a_ratio_and_no_interval(maker: Any, count: int) -> None
     run = run.rounds(
         {"previous": [4.0] * count, "int8-tc/splits=1": [2.0] * count, "control": [4.0] * count}, "previous"
     )
-    (table,) = decode_tables(run.run())
+    (table,) = cell_tables(run.run())
     assert table.rows[1].speedup is not None
     assert table.rows[1].speedup.interval is None
     assert f"{count} rounds are too few" in conclusion(table)
@@ -154,7 +154,7 @@ def test_few_rounds_have_a_ratio_and_no_interval(maker: Any, count: int) -> None
 
 def test_no_complete_round_is_said(maker: Any) -> None:
     run = maker.header().check("previous").check("int8-tc/splits=1").run()
-    (table,) = decode_tables(run)
+    (table,) = cell_tables(run)
     assert {(row.status, row.reason) for row in table.rows} == {("not_measured", "no complete round")}
     assert conclusion(table) == "Nothing was timed."
     assert "not measured" in text(run)
@@ -164,19 +164,19 @@ def test_no_complete_round_is_said(maker: Any) -> None:
 def test_a_cut_off_round_does_not_count(two_cells: Any) -> None:
     whole = two_cells.run()
     cut = replace(whole, visits=whole.visits[:-1])
-    assert [table.rounds for table in decode_tables(whole)] == [8, 8]
-    assert [table.rounds for table in decode_tables(cut)] == [7, 8]
+    assert [table.rounds for table in cell_tables(whole)] == [8, 8]
+    assert [table.rounds for table in cell_tables(cut)] == [7, 8]
 
 
 def test_a_run_without_cells_has_no_table(maker: Any) -> None:
-    tables = decode_tables(maker.header().run())
+    tables = cell_tables(maker.header().run())
     assert to_text(tables, color=False, width=None) == to_csv(tables) == to_jsonl(tables) == ""
     assert json.loads(to_json(tables))["rows"] == []
 
 
 def below_resolution(maker: Any, previous: list[float | None], other: list[float | None]) -> CellTable:
     run = maker.header().check("previous").check("int8-tc/splits=1")
-    (table,) = decode_tables(
+    (table,) = cell_tables(
         run.rounds({"previous": previous, "int8-tc/splits=1": other, "control": previous}, "previous").run()
     )
     return table
@@ -216,7 +216,7 @@ def test_reasons_do_not_depend_on_the_order_of_visits(maker: Any) -> None:
 def test_an_untrusted_cell_says_so(maker: Any) -> None:
     run = maker.header().check("previous").check("int8-tc/splits=1")
     run = run.rounds({"previous": [5.0] * 8, "int8-tc/splits=1": [1.0] * 8, "control": [5.2] * 8}, "previous").run()
-    tables = decode_tables(run)
+    tables = cell_tables(run)
     assert untrusted_cells(tables) == tables
     assert "noise floor +4.00% [+4.00%, +4.00%] UNTRUSTED" in text(run)
     assert conclusion(tables[0]).endswith("but the null control was off, so do not trust it.")
@@ -226,7 +226,7 @@ def test_a_difference_within_its_interval_is_not_proven(maker: Any) -> None:
     run = maker.header().check("previous").check("int8-tc/splits=1")
     wobble = [5.0, 5.2] * 4
     run = run.rounds({"previous": wobble, "int8-tc/splits=1": wobble[::-1], "control": wobble}, "previous").run()
-    assert conclusion(decode_tables(run)[0]) == (
+    assert conclusion(cell_tables(run)[0]) == (
         "Fastest: previous, not told apart from int8-tc at auto tiles per split."
     )
 
@@ -241,10 +241,10 @@ def test_data_is_never_markup(maker: Any, kernel: str) -> None:
     run = maker.header().check(kernel, status="compile_failed", reason=reason, rms_error=None).run()
     for output in every_format(run):
         assert kernel in output
-    for output in (text(run), text(run, color=True), to_json(decode_tables(run))):
+    for output in (text(run), text(run, color=True), to_json(cell_tables(run))):
         assert reason in output
     timed = type(maker)().header().check(kernel).rounds({kernel: [5.0] * 8, "control": [5.0] * 8}, kernel).run()
-    for output in (text(timed), to_markdown(decode_tables(timed))):
+    for output in (text(timed), to_markdown(cell_tables(timed))):
         assert f"Only {kernel} was timed: 5.00 us." in output
 
 
@@ -268,7 +268,7 @@ def test_every_line_that_is_not_told_apart_is_named_and_the_next_one_is_not(make
     }
     for splits, asked in ((1, 0), (2, 2), (4, 4)):
         run = run.check(f"int8-tc/splits={splits}", requested=(asked,))
-    (table,) = decode_tables(run.check("previous").rounds(times | {"control": [30.0] * 8}, "previous").run())
+    (table,) = cell_tables(run.check("previous").rounds(times | {"control": [30.0] * 8}, "previous").run())
     assert table.fastest is not None
     assert table.fastest.row.check.splits == 1
     assert [row.check.splits for row in table.fastest.ties] == [4]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Measure a grid of decode cells and record every visit."""
+"""Measure a grid of cells and record every visit."""
 
 import math
 import time
@@ -10,19 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from dsa_bench.backends.base import Backend, DecodeBuffers, TellsPaths
+from dsa_bench.backends.base import Backend, SparseBuffers, TellsPaths
 from dsa_bench.bench.check import refuse_reachable_poison
 from dsa_bench.bench.rounds import Clocks, Stop, pilot, round_slots, take_rounds
 from dsa_bench.bench.timers import Timer
 from dsa_bench.bench.variant import Checked, Sample, Variant
 from dsa_bench.data.files import cell_inputs
 from dsa_bench.model.errors import BadInput, CannotMeasure, CompileFailed, VariantRefused
-from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.record import Check, Header, Visit
-from dsa_bench.model.request import DecodeRequest
+from dsa_bench.model.request import SparseRequest
 from dsa_bench.model.run import Run, RunWriter, complete_rounds, read_run
-from dsa_bench.model.shape import DecodeShape
+from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference
 from dsa_bench.oracle.tolerance import largest_output
 from dsa_bench.splits.geometry import AUTOMATIC, effective_variants
@@ -65,8 +65,8 @@ class Measured:
     failure: CannotMeasure | None = None
 
 
-def run_decode(
-    request: DecodeRequest,
+def run_cells(
+    request: SparseRequest,
     bench: Bench,
     listener: Listener,
     *,
@@ -132,10 +132,10 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _measure_cells(request: DecodeRequest, bench: Bench, listener: Listener, run: Run) -> Iterator[Check | Visit]:
+def _measure_cells(request: SparseRequest, bench: Bench, listener: Listener, run: Run) -> Iterator[Check | Visit]:
     deadline_s = None if request.policy.budget_s is None else time.monotonic() + request.policy.budget_s
     for number, shape in enumerate(request.shapes):
-        cell = _DecodeCell(request, bench, shape, run)
+        cell = _Cell(request, bench, shape, run)
         if cell.complete:
             continue
         listener.begin_cell(shape.key, number, len(request.shapes))
@@ -146,10 +146,10 @@ def _measure_cells(request: DecodeRequest, bench: Bench, listener: Listener, run
         yield from cell.measure(listener, stop_s)
 
 
-class _DecodeCell:
+class _Cell:
     """One cell: its data, its checked variants, and what an earlier run already has of it."""
 
-    def __init__(self, request: DecodeRequest, bench: Bench, shape: DecodeShape, run: Run) -> None:
+    def __init__(self, request: SparseRequest, bench: Bench, shape: SparseShape, run: Run) -> None:
         self._request = request
         self._bench = bench
         self._shape = shape
@@ -185,7 +185,7 @@ class _DecodeCell:
             buffers.close()
 
     def _measure(
-        self, inputs: DecodeInputs, data_hash: str, buffers: DecodeBuffers, listener: Listener, stop: Stop
+        self, inputs: SparseInputs, data_hash: str, buffers: SparseBuffers, listener: Listener, stop: Stop
     ) -> Iterator[Check | Visit]:
         oracle = reference(inputs)
         floor = oracle.rounding_floor
@@ -218,7 +218,7 @@ class _DecodeCell:
         finally:
             self._bench.timer.forget()
 
-    def _variant(self, plan: VariantPlan, buffers: DecodeBuffers, checker: Checker) -> Variant:
+    def _variant(self, plan: VariantPlan, buffers: SparseBuffers, checker: Checker) -> Variant:
         launch = buffers.launcher(plan)
         kernels = self._bench.backend.device_kernels(plan.kernel)
         return Variant(plan.name, launch, partial(checker.check, plan, launch), kernels, buffers.copies)

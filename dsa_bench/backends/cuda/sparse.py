@@ -13,9 +13,9 @@ import numpy as np
 from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch
 from dsa_bench.backends.cuda.memory import Device, allocate, upload
 from dsa_bench.model.errors import VariantRefused
-from dsa_bench.model.inputs import DecodeInputs
+from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import SplitPlan, VariantPlan
-from dsa_bench.model.shape import DecodeShape, ceil_div
+from dsa_bench.model.shape import SparseShape, ceil_div
 
 GRID_LIMIT_YZ = 65535
 MAX_SCALE = 1.0
@@ -27,7 +27,7 @@ NULL = np.uint64(0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceInputs:
-    """One copy of a cell's tensors on the device, shaped as DecodeInputs says."""
+    """One copy of a cell's tensors on the device, shaped as SparseInputs says."""
 
     query: Device
     key: Device
@@ -38,7 +38,7 @@ class DeviceInputs:
     scale: float
 
     @classmethod
-    def upload(cls, inputs: DecodeInputs) -> "DeviceInputs":
+    def upload(cls, inputs: SparseInputs) -> "DeviceInputs":
         return cls(
             upload(inputs.query),
             upload(inputs.key),
@@ -64,7 +64,7 @@ class Workspace:
     l: Device  # noqa: E741 - the maths
 
     @classmethod
-    def allocate(cls, shape: DecodeShape, plan: SplitPlan) -> "Workspace":
+    def allocate(cls, shape: SparseShape, plan: SplitPlan) -> "Workspace":
         partials = (shape.rows, shape.query_heads, plan.splits)
         return cls(
             allocate((*partials, shape.head_size), np.float32),
@@ -88,7 +88,7 @@ class Paths:
 AUTOMATIC_PATHS = Paths()
 
 
-class DecodeLauncher:
+class SparseLauncher:
     """Builds the launches of one call, on one stream, for the kernels that loaded."""
 
     def __init__(self, kernels: Mapping[str, Kernel], stream: Any, *, programmatic: bool) -> None:
@@ -99,7 +99,7 @@ class DecodeLauncher:
     def launches(
         self,
         variant: VariantPlan,
-        shape: DecodeShape,
+        shape: SparseShape,
         inputs: DeviceInputs,
         workspace: Workspace,
         out: Device,
@@ -112,7 +112,7 @@ class DecodeLauncher:
             attention = self._int8_tc(shape, variant.split, inputs, workspace, paths)
         return [attention, self._merge(shape, variant.split, workspace, out)]
 
-    def gather(self, shape: DecodeShape, plan: SplitPlan, inputs: DeviceInputs) -> KernelLaunch:
+    def gather(self, shape: SparseShape, plan: SplitPlan, inputs: DeviceInputs) -> KernelLaunch:
         """The gather-only ceiling over the cell's K and V bytes."""
         kernel = self._kernels["gather_only"]
         self._refuse_unless(kernel, shape.head_size == kernel.facts.constants["head_size"], "head size 256", shape)
@@ -126,7 +126,7 @@ class DecodeLauncher:
         grid = (ceil_div(vectors, kernel.facts.constants["tile"]), 1, 1)
         return KernelLaunch(kernel, grid, (source, target, np.int64(vectors)), self._stream)
 
-    def _grouped(self, shape: DecodeShape, plan: SplitPlan, inputs: DeviceInputs, workspace: Workspace) -> KernelLaunch:
+    def _grouped(self, shape: SparseShape, plan: SplitPlan, inputs: DeviceInputs, workspace: Workspace) -> KernelLaunch:
         kernel = self._kernels["decode_grouped"]
         limit = kernel.facts.constants["max_head_size"]
         self._refuse_unless(kernel, shape.head_size <= limit, f"head sizes up to {limit}", shape)
@@ -136,7 +136,7 @@ class DecodeLauncher:
         return KernelLaunch(kernel, grid, self._attention_arguments(inputs, workspace, sizes), self._stream)
 
     def _int8_tc(
-        self, shape: DecodeShape, plan: SplitPlan, inputs: DeviceInputs, workspace: Workspace, paths: Paths
+        self, shape: SparseShape, plan: SplitPlan, inputs: DeviceInputs, workspace: Workspace, paths: Paths
     ) -> KernelLaunch:
         kernel = self._kernels["decode_int8_tc"]
         group, head_size = kernel.facts.constants["max_group"], kernel.facts.constants["head_size"]
@@ -151,7 +151,7 @@ class DecodeLauncher:
             arguments += [np.int32(paths.forced), paths.counts]
         return KernelLaunch(kernel, grid, arguments, self._stream)
 
-    def _merge(self, shape: DecodeShape, plan: SplitPlan, workspace: Workspace, out: Device) -> KernelLaunch:
+    def _merge(self, shape: SparseShape, plan: SplitPlan, workspace: Workspace, out: Device) -> KernelLaunch:
         kernel = self._kernels["merge_partials"]
         grid = (shape.rows * shape.query_heads, ceil_div(shape.head_size, kernel.facts.constants["tile"]), 1)
         arguments = (
@@ -164,11 +164,11 @@ class DecodeLauncher:
         partials = (workspace.acc, workspace.m, workspace.l)
         return [*inputs.pointers, *partials, *map(np.int32, sizes), np.float32(inputs.scale)]
 
-    def _grid(self, kernel: Kernel, shape: DecodeShape, y: int, z: int) -> tuple[int, int, int]:
+    def _grid(self, kernel: Kernel, shape: SparseShape, y: int, z: int) -> tuple[int, int, int]:
         self._refuse_unless(kernel, max(y, z) <= GRID_LIMIT_YZ, f"up to {GRID_LIMIT_YZ} KV heads or splits", shape)
         return shape.rows, y, z
 
     @staticmethod
-    def _refuse_unless(kernel: Kernel, fits: bool, what: str, shape: DecodeShape) -> None:
+    def _refuse_unless(kernel: Kernel, fits: bool, what: str, shape: SparseShape) -> None:
         if not fits:
             raise VariantRefused(f"{kernel.name} takes {what}, not {shape.key}")
