@@ -11,6 +11,7 @@ from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.oracle.attention import F64
+from dsa_bench.oracle.survey import Look, survey
 from dsa_bench.splits.geometry import SparseGeometry
 
 Launch = Callable[[int], None]
@@ -66,8 +67,11 @@ class Backend(Protocol):
         """Changes when the kernel's code can have changed, and only then."""
         ...
 
-    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
-        """How far the kernel's output may lie from the FP64 oracle, elementwise (oracle/tolerance.py)."""
+    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
+        """How far the kernel's output may lie from the FP64 oracle, elementwise (oracle/tolerance.py).
+
+        look  how closely the rows' logits are looked at
+        """
         ...
 
     def device_kernels(self, kernel: str) -> tuple[str, ...]:
