@@ -13,6 +13,8 @@ CEILINGS = ("gather", "copy")
 """Kernels that compute nothing: they bound what the others can reach."""
 DENSE = "dense"
 """Dense attention of the same queries over every earlier position: another computation, for comparison."""
+YARDSTICKS = (*CEILINGS, DENSE)
+"""What is measured beside the sparse kernels, and is never a choice among them."""
 EMULATION = "emulation"
 """The arithmetic of int8-tc in NumPy, step by step: checked on the CPU backend, never measured."""
 BF16_EMULATION = "emulation-bf16"

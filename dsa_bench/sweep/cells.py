@@ -208,7 +208,7 @@ class _Cell:
                     right.append(variant)
                 if self._bench.tell_paths and isinstance(buffers, TellsPaths):
                     listener.took_paths(plan.name, buffers.paths(plan) or {})
-            yield self._check_line(plan, outcome, data_hash, floor)
+            yield self._check_line(plan, outcome, data_hash, floor, inputs.gathered_bytes)
         if not right:
             return
         try:
@@ -232,7 +232,9 @@ class _Cell:
         automatic = (name for name in names if AUTOMATIC in plans[name].requested)
         return next(automatic, "previous" if "previous" in names else names[0])
 
-    def _check_line(self, plan: VariantPlan, outcome: Checked, data_hash: str, floor: float) -> Check:
+    def _check_line(
+        self, plan: VariantPlan, outcome: Checked, data_hash: str, floor: float, gathered_bytes: int
+    ) -> Check:
         return Check(
             cell=self._shape.key,
             variant=plan.name,
@@ -247,6 +249,7 @@ class _Cell:
             reason=outcome.reason,
             rms_error=outcome.rms_error,
             rounding_floor=floor,
+            gathered_bytes=gathered_bytes,
         )
 
     def _visit_line(self, plan: VariantPlan, sample: Sample) -> Visit:

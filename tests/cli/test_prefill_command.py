@@ -19,14 +19,14 @@ def test_a_run_is_a_prefill_table_and_its_record_the_same(command: Command, tmp_
     assert outcome.code == 0
     lines = outcome.out.splitlines()
     assert lines[0] == "rows 9, context 128, candidates 100, heads 24/2"
-    assert [line.split()[:5] for line in lines[2:4]] == [
-        ["previous", "-", "2", "1", "18"],
-        ["int8-tc", "-", "2", "1", "18"],
-    ]
+    assert lines[1].split() == ["kernel", "CTAs", "time", "speedup", "interval", "gathered/s", "RMS", "err"]
+    assert [line.split()[:2] for line in lines[2:4]] == [["previous", "18"], ["int8-tc", "18"]]
+    assert outcome.out.count(" GB/s ") == 2
     assert command("report", str(record)).out == outcome.out
     header, check, *_ = map(json.loads, record.read_text().splitlines())
     assert header["plan"]["op"] == "prefill"
     assert (header["plan"]["ceiling"], header["plan"]["dense"]) == (False, False)
+    assert check["gathered_bytes"] == 9 * 100 * 2 * 256 * 2
     assert check["cell"].startswith("op=prefill,rows=9,context=128,")
     again = command(*SMALL, "--record", str(record), "--resume")
     assert (again.code, again.out) == (0, outcome.out)
