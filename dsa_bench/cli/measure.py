@@ -2,6 +2,7 @@
 """From a request to a run: open what measures, follow it, and judge what came of it."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def measure(request: SparseRequest, backend_name: str, record: Path | None, resume: bool, explain: bool) -> "Measured":
     """Measure the request on the backend asked for. An interrupt says where the record is."""
-    from dsa_bench.backends.select import open_backend
+    from dsa_bench.backends.select import open_backend, open_dense
     from dsa_bench.bench.clocks import open_clocks
     from dsa_bench.bench.select import open_timer
     from dsa_bench.cli.progress import RunProgress
@@ -30,7 +31,7 @@ def measure(request: SparseRequest, backend_name: str, record: Path | None, resu
             for flag, asked in (("--ceiling", request.ceiling), ("--dense", request.dense)):
                 if asked and not on_gpu:
                     raise CannotMeasure(f"{flag}: measures GPU kernels, and no GPU is used here; leave it out")
-            request = request.on(backend.device.backend)
+            asked_for_dense, request = request.dense, request.on(backend.device.backend)
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
             if explain:
                 for shape in request.shapes:
@@ -39,8 +40,11 @@ def measure(request: SparseRequest, backend_name: str, record: Path | None, resu
             clocks = open_clocks() if on_gpu else None
             if on_gpu and clocks is None:
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
-            bench = Bench(backend, timer, request.policy.l2 if on_gpu else "none", clocks, tell_paths=explain)
-            with RunProgress([line for line in (*said, said_of_timer) if line]) as progress:
+            dense, said_of_dense = open_dense(asked_for_dense, request.policy.l2, backend)
+            request = replace(request, dense=dense is not None)
+            l2 = request.policy.l2 if on_gpu else "none"
+            bench = Bench(backend, timer, l2, clocks, tell_paths=explain, dense=dense)
+            with RunProgress([line for line in (*said, said_of_timer, said_of_dense) if line]) as progress:
                 return run_cells(request, bench, progress, argv=sys.argv[1:], record=record, resume=resume)
         except KeyboardInterrupt:
             if record is not None and record.exists():
