@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dsa_bench.model.costs import SplitCosts
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.shape import Op, SparseShape
 
@@ -94,7 +95,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class SparseRequest:
-    """A grid of cells of one operator and the variants to measure in each; `ceiling` adds the kernels of CEILINGS."""
+    """A grid of cells of one operator and the variants to measure in each; `ceiling` adds the kernels of CEILINGS.
+
+    rules    split rules whose own choice is measured too; costs, the constants of the rule `model`
+    pad_smem bytes of shared memory added to the split kernel, so that fewer of its CTAs are resident
+    """
 
     shapes: tuple[SparseShape, ...]
     kernels: tuple[str, ...] = SPARSE_KERNELS
@@ -102,6 +107,9 @@ class SparseRequest:
     data: DataSpec = field(default_factory=DataSpec)
     policy: Policy = field(default_factory=Policy)
     ceiling: bool = False
+    rules: tuple[str, ...] = ()
+    costs: SplitCosts | None = None
+    pad_smem: int = 0
 
     @property
     def op(self) -> Op:
