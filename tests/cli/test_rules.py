@@ -79,7 +79,8 @@ def test_the_gate_fails_where_a_shape_is_missing(command: Command, record: str) 
     "argv",
     [
         ("regret", "RUN", "--max-regret", "15"), ("regret", "RUN", "--max-regret", "-1%"),
-        ("regret", "RUN", "--rule", "best"),         ("regret", "RUN", "--rule"), ("regret",), ("regret", "nowhere.jsonl"), ("rule", "score", "nowhere.jsonl"),
+        ("regret", "RUN", "--rule", "best"),
+        ("regret", "RUN", "--rule"), ("regret",), ("regret", "nowhere.jsonl"), ("rule", "score", "nowhere.jsonl"),
         ("rule", "score", "RUN", "--resident", "2"), ("rule", "score", "RUN", "--resident", "0"),
         ("rule", "score", "RUN", "--model", "nowhere.json"), ("rule", "score", "RUN", "--model", "RUN"),
         ("rule", "fit", "RUN"), ("rule", "fit", "nowhere.jsonl"), ("rule",), ("rule", "guess"),
