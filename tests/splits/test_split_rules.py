@@ -151,10 +151,9 @@ def test_predicted_time_worked_by_hand() -> None:
     assert (load.longest, load.crowd, load.splits, load.waves) == (2, 2, 16, 1)
     assert predicted_us(COSTS, load) == pytest.approx(3.5 + 1.0 * 2 * 1.5 + 0.01 * 16)
     crowded = launch_load(32, 16, H200, 32)  # 512 CTAs: 4 an SM, of which 3 are resident
-    assert (crowded.longest, crowded.crowd, crowded.waves) == (1, 3, 2)
-    assert predicted_us(COSTS, crowded) == pytest.approx(3.5 + 1.0 * 1 * 2.5 + 0.01 * 32 + 4.0)
-    more = launch_load(32, 132 * 5, DeviceSlots(132, 5), 1)  # g beyond what was fitted is the last that was
-    assert predicted_us(COSTS, more) == pytest.approx(3.5 + 32 * 2.5 + 0.01)
+    assert (crowded.longest, crowded.crowd, crowded.waves) == (1, 4, 2)
+    g_4 = 2.5 * 4 / 3  # beyond what was fitted: in proportion
+    assert predicted_us(COSTS, crowded) == pytest.approx(3.5 + 1.0 * 1 * g_4 + 0.01 * 32 + 4.0)
 
 
 @given(tiles=tiles_of, rows=st.integers(1, 40), kv_heads=st.integers(1, 4), slots=slots_of, cap=caps_of)
