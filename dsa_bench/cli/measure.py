@@ -2,6 +2,7 @@
 """From a request to a run: open what measures, follow it, and judge what came of it."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def measure(request: SparseRequest, backend_name: str, record: Path | None, resume: bool, explain: bool) -> "Measured":
     """Measure the request on the backend asked for. An interrupt says where the record is."""
-    from dsa_bench.backends.select import open_backend
+    from dsa_bench.backends.select import open_backend, open_dense
     from dsa_bench.bench.clocks import open_clocks
     from dsa_bench.bench.select import open_timer
     from dsa_bench.cli.progress import RunProgress
@@ -27,24 +28,26 @@ def measure(request: SparseRequest, backend_name: str, record: Path | None, resu
     with only_the_result_on_stdout():
         backend, *said = open_backend(backend_name, request.op, request.pad_smem)
         try:
+            on_gpu = backend.device.backend == "cuda"
+            gpu_options = {"--ceiling": request.ceiling, "--dense": request.dense, "--pad-smem": request.pad_smem}
+            for flag, asked in gpu_options.items():
+                if asked and not on_gpu:
+                    raise CannotMeasure(f"{flag}: measures GPU kernels, and no GPU is used here; leave it out")
+            asked_for_dense, request = request.dense, request.on(backend.device.backend)
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
             if explain:
                 for shape in request.shapes:
                     asked = (request.measured_kernels, request.tiles_per_split)
                     rules = named_rules(request.rules, request.costs)
                     lines_to_user(explain_cell(backend.geometry, shape, *asked, rules))
-            on_gpu = backend.device.backend == "cuda"
-            if request.ceiling and not on_gpu:
-                raise CannotMeasure("--ceiling: measures GPU kernels, and no GPU is used here; leave it out")
-            if request.pad_smem and not on_gpu:
-                raise CannotMeasure(
-                    "--pad-smem: adds shared memory to a GPU kernel, and no GPU is used here; leave it out"
-                )
             clocks = open_clocks() if on_gpu else None
             if on_gpu and clocks is None:
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
-            bench = Bench(backend, timer, request.policy.l2 if on_gpu else "none", clocks, tell_paths=explain)
-            with RunProgress([line for line in (*said, said_of_timer) if line]) as progress:
+            dense, said_of_dense = open_dense(asked_for_dense, request.policy.l2, backend)
+            request = replace(request, dense=dense is not None)
+            l2 = request.policy.l2 if on_gpu else "none"
+            bench = Bench(backend, timer, l2, clocks, tell_paths=explain, dense=dense)
+            with RunProgress([line for line in (*said, said_of_timer, said_of_dense) if line]) as progress:
                 return run_cells(request, bench, progress, argv=sys.argv[1:], record=record, resume=resume)
         except KeyboardInterrupt:
             if record is not None and record.exists():
