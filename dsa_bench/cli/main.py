@@ -15,14 +15,17 @@ from dsa_bench.cli.env import env
 from dsa_bench.cli.kernels import kernels
 from dsa_bench.cli.lists import ListCommand
 from dsa_bench.cli.prefill import prefill
+from dsa_bench.cli.regret import regret
 from dsa_bench.cli.report import report
+from dsa_bench.cli.rule import rule
 from dsa_bench.model.errors import CannotMeasure, DsaBenchError
 
 INTERRUPTED = 130
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (decode, prefill, report, check, kernels, env):
+for command in (decode, prefill, report, regret, check, kernels, env):
     app.command(cls=ListCommand)(command)
+app.add_typer(rule, name="rule")
 
 
 def _version(asked: bool) -> None:

@@ -22,21 +22,24 @@ def measure(request: SparseRequest, backend_name: str, record: Path | None, resu
     from dsa_bench.bench.select import open_timer
     from dsa_bench.cli.progress import RunProgress
     from dsa_bench.splits.explain import explain_cell
+    from dsa_bench.splits.registry import named_rules
     from dsa_bench.sweep.cells import Bench, run_cells
 
     with only_the_result_on_stdout():
-        backend, *said = open_backend(backend_name, request.op)
+        backend, *said = open_backend(backend_name, request.op, request.pad_smem)
         try:
             on_gpu = backend.device.backend == "cuda"
-            for flag, asked in (("--ceiling", request.ceiling), ("--dense", request.dense)):
+            gpu_options = {"--ceiling": request.ceiling, "--dense": request.dense, "--pad-smem": request.pad_smem}
+            for flag, asked in gpu_options.items():
                 if asked and not on_gpu:
                     raise CannotMeasure(f"{flag}: measures GPU kernels, and no GPU is used here; leave it out")
             asked_for_dense, request = request.dense, request.on(backend.device.backend)
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
             if explain:
                 for shape in request.shapes:
-                    kernels = request.measured_kernels
-                    lines_to_user(explain_cell(backend.geometry, shape, kernels, request.tiles_per_split))
+                    asked = (request.measured_kernels, request.tiles_per_split)
+                    rules = named_rules(request.rules, request.costs)
+                    lines_to_user(explain_cell(backend.geometry, shape, *asked, rules))
             clocks = open_clocks() if on_gpu else None
             if on_gpu and clocks is None:
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")

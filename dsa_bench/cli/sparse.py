@@ -11,9 +11,13 @@ from dsa_bench.cli.console import emit
 from dsa_bench.cli.measure import judge, measure
 from dsa_bench.cli.sources import cells_of_inputs, with_scales
 from dsa_bench.cli.tables import print_tables
+from dsa_bench.model.costs import SplitCosts
+from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.request import DataSpec, Policy, SparseRequest
+from dsa_bench.model.request import SPLIT_KERNELS, DataSpec, Policy, SparseRequest
 from dsa_bench.model.shape import Op, SparseShape
+from dsa_bench.splits.model_file import read_model
+from dsa_bench.splits.registry import MODEL
 
 DEFAULT_ROUNDS = 16
 
@@ -51,6 +55,9 @@ class SparseOptions:
     ceiling: bool | None
     tiles_per_split: tuple[int, ...] = (0,)
     dense: bool | None = False
+    rules: list[str] | None = None
+    model: Path | None = None
+    pad_smem: int = 0
 
     @classmethod
     def of(cls, ctx: typer.Context) -> "SparseOptions":
@@ -67,7 +74,8 @@ def measure_sparse(ctx: typer.Context, op: Op) -> None:
         from dsa_bench.sweep.plan import plan_document
 
         sms, resident = options.sms, options.resident
-        emit(plan_document(request, options.backend, None if sms is None or resident is None else sms * resident))
+        slots = None if sms is None or resident is None else DeviceSlots(sms, resident)
+        emit(plan_document(request, options.backend, slots))
         return
     measured = measure(request, options.backend, options.record, options.resume, options.explain)
     if measured.failure is not None and not measured.run.visits:
@@ -89,7 +97,20 @@ def _request(ctx: typer.Context, op: Op, options: SparseOptions) -> SparseReques
         policy=Policy(rounds, options.budget, options.timer, options.l2),
         ceiling=options.ceiling,
         dense=options.dense,
+        rules=tuple(options.rules or ()),
+        costs=_costs(options),
+        pad_smem=options.pad_smem,
     )
+
+
+def _costs(options: SparseOptions) -> SplitCosts | None:
+    """The constants of the rule `model`, if it is asked for. Raises BadInput for options that do not go together."""
+    rules = options.rules or []
+    if rules and not set(options.kernels) & set(SPLIT_KERNELS):
+        raise BadInput("--rules: choose splits of int8-tc, and --kernels leaves it out")
+    if (MODEL in rules) != (options.model is not None):
+        raise BadInput("--rules model, --model FILE: go together; FILE is what `dsa-bench rule fit` wrote")
+    return None if options.model is None else read_model(options.model).costs
 
 
 def _cells(ctx: typer.Context, op: Op, options: SparseOptions) -> tuple[tuple[SparseShape, ...], DataSpec]:

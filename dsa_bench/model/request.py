@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from dsa_bench.model.costs import SplitCosts
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.shape import Op, SparseShape
 
@@ -107,6 +108,8 @@ class SparseRequest:
     """A grid of cells of one operator and the variants to measure in each.
 
     ceiling  adds the kernels of CEILINGS; dense, dense attention. None for either: if the device turns out to be a GPU
+    rules    split rules whose own choice is measured too; costs, the constants of the rule `model`
+    pad_smem bytes of shared memory added to the split kernel, so that fewer of its CTAs are resident
     """
 
     shapes: tuple[SparseShape, ...]
@@ -116,6 +119,9 @@ class SparseRequest:
     policy: Policy = field(default_factory=Policy)
     ceiling: bool | None = False
     dense: bool | None = False
+    rules: tuple[str, ...] = ()
+    costs: SplitCosts | None = None
+    pad_smem: int = 0
 
     @property
     def op(self) -> Op:
