@@ -28,22 +28,18 @@ from dsa_bench.model.splits_map import (
     SplitTable,
     Validation,
 )
-from dsa_bench.splits.rules import MAX_SPLITS, capped_splits
-from dsa_bench.splits.targets import smallest_target
-from dsa_bench.stats.location import Estimate, paired_ratio
-from dsa_bench.stats.regret import RESAMPLES, Regret, holm, overall, regrets, tie_set
-from dsa_bench.stats.verdict import MARGIN, NoiseFloor, null_control
+from dsa_bench.splits.rules import MAX_SPLITS
+from dsa_bench.stats.location import paired_ratio
+from dsa_bench.stats.regret import Regret, overall
+from dsa_bench.stats.verdict import MARGIN
 from dsa_bench.sweep.cell_times import CellTimes, FloatArray, LostCell, cells_of_run
-from dsa_bench.sweep.fewest_rules import Accepted, fewest_rules
+from dsa_bench.sweep.fewest_rules import Shape
+from dsa_bench.sweep.scored_cell import CONFIDENCE, ScoredCell, rules_of, score_cell
 
 KERNEL = "int8-tc"
 """The kernel that takes tiles per split."""
 MIN_ROUNDS = 16
 """Fewest rounds of a cell: halves of 8 have pairs enough to choose on one and score on the other."""
-CONFIDENCE = 0.95
-
-Shape = tuple[int, int]
-"""rows, tiles"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,43 +54,6 @@ class Tuned:
     cells: list[CellTimes]
     lost: list[LostCell]
     untrusted: list[CellTimes]
-
-
-@dataclass(frozen=True, slots=True)
-class _Scored:
-    """A cell with its estimates; they do not depend on other cells.
-
-    regrets   value -> its regret against the best of the cell
-    needs     the gain that a rule has to exceed: the margin, and what an untrusted null control was off by
-    gain_p    p-value of "the automatic rule loses no more than that", best chosen and scored on other halves
-    ratios    value -> time / the automatic rule's, with an interval for all cells together
-    noise     the automatic rule against its own second visit
-    """
-
-    cell: CellTimes
-    best: int
-    ties: list[int]
-    regrets: dict[int, Regret]
-    needs: float
-    gain_p: float
-    ratios: dict[int, Estimate]
-    noise: NoiseFloor | None
-
-    @property
-    def shape(self) -> Shape:
-        return self.cell.shape.rows, self.cell.shape.tiles
-
-    @property
-    def trusted(self) -> bool:
-        return self.noise is None or self.noise.trusted
-
-    def value_of(self, target: int | None) -> int | None:
-        """The measured value that a target launches as; the automatic rule's for none. None if it was not measured."""
-        if target is None:
-            return self.cell.auto
-        tiles = self.cell.shape.tiles
-        value = smallest_target(tiles, capped_splits(tiles, target))
-        return value if value in self.cell.times else None
 
 
 def tuned_map(run: Run, *, context: int | None = None, margin: float = MARGIN, where: str = "the run") -> Tuned:
@@ -121,7 +80,7 @@ def tuned_map(run: Run, *, context: int | None = None, margin: float = MARGIN, w
     for cell in cells:
         shape = cell.shape
         groups.setdefault((shape.kv_heads, shape.group, shape.head_size, cell.l2), []).append(cell)
-    scored = {key: [_score(cell, len(group), margin) for cell in group] for key, group in sorted(groups.items())}
+    scored = {key: [score_cell(cell, len(group), margin) for cell in group] for key, group in sorted(groups.items())}
     slots = _cta_slots(run, where)
     made = SplitsMap(
         created=run.header.created,
@@ -162,60 +121,7 @@ def _refuse_two_in_one(cells: Sequence[CellTimes], where: str) -> None:
             )
 
 
-def _score(cell: CellTimes, cells: int, margin: float) -> _Scored:
-    names = cell.names
-    found = regrets(names, names, cell.rounds, resamples=max(RESAMPLES, 40 * cells))
-    auto = found[str(cell.auto)]
-    reference = cell.times[cell.auto]
-    together = 1 - (1 - CONFIDENCE) / cells
-    noise = None if cell.control is None else null_control(cell.control, reference, margin)
-    off = 0.0 if noise is None or noise.trusted else abs(math.log(noise.ratio.centre))
-    needs = math.expm1(math.log1p(margin) + off)
-    gain_p = auto.p_above(needs)
-    return _Scored(
-        cell=cell,
-        best=int(auto.best),
-        ties=sorted(int(name) for name in tie_set(names, auto.best) if name != auto.best),
-        regrets={int(name): one for name, one in found.items()},
-        needs=needs,
-        gain_p=1.0 if gain_p is None else gain_p,
-        ratios={value: paired_ratio(times, reference, together) for value, times in cell.times.items()},
-        noise=noise,
-    )
-
-
-def rules_of(scored: Sequence[_Scored], margin: float) -> tuple[MapRule, ...]:
-    """Rules where the gain is sure over all these cells together; everything else stays with the automatic rule."""
-    adjusted = holm([one.gain_p for one in scored])
-    targets = sorted({value for one in scored for value in one.cell.times})
-    accepted: dict[Shape, Accepted] = {}
-    for one, p_value in zip(scored, adjusted, strict=True):
-        sure = p_value <= 1 - CONFIDENCE and one.cell.auto not in (one.best, *one.ties)
-        accepted[one.shape] = _accepted(one, targets, margin) if sure else {}
-    return fewest_rules(accepted)
-
-
-def _accepted(one: _Scored, targets: Sequence[int], margin: float) -> Accepted:
-    """The targets that may stand for a cell: each surely faster than the automatic rule, and surely close to the best.
-
-    The cell's own choice is the best's tie that is nearest to the automatic value, so that outputs change no more than
-    they must; it needs no bound on its regret, because the rounds do not tell it from the best.
-    """
-    sure = [value for value, ratio in one.ratios.items() if ratio.high is not None and ratio.high < 1 / (1 + one.needs)]
-    ties = [value for value in (one.best, *one.ties) if value in sure]
-    if not ties:
-        return {}
-    own = min(ties, key=lambda value: (_distance(value, one.cell.auto), value))
-    close = {value for value in sure if (high := one.regrets[value].high) is not None and high <= margin}
-    launches = {target: one.value_of(target) for target in targets}
-    return {target: _distance(target, own) for target, value in launches.items() if value == own or value in close}
-
-
-def _distance(value: int, other: int) -> float:
-    return abs(math.log2(value / other))
-
-
-def _table(scored: Sequence[_Scored], kernel_hash: str, cta_slots: int, margin: float) -> SplitTable:
+def _table(scored: Sequence[ScoredCell], kernel_hash: str, cta_slots: int, margin: float) -> SplitTable:
     first = scored[0].cell
     rules = rules_of(scored, margin)
     table = SplitTable(
@@ -243,7 +149,7 @@ def _table(scored: Sequence[_Scored], kernel_hash: str, cta_slots: int, margin: 
     return _validated(table, scored, margin)
 
 
-def _cell(one: _Scored) -> MapCell:
+def _cell(one: ScoredCell) -> MapCell:
     us = {str(value): _rounded(_median(times)) for value, times in sorted(one.cell.times.items())}
     ratio = paired_ratio(one.cell.times[one.best], one.cell.times[one.cell.auto])
     low, high = ratio.interval or (ratio.centre, ratio.centre)
@@ -259,10 +165,10 @@ def _cell(one: _Scored) -> MapCell:
     )
 
 
-def _validated(table: SplitTable, scored: Sequence[_Scored], margin: float) -> SplitTable:
+def _validated(table: SplitTable, scored: Sequence[ScoredCell], margin: float) -> SplitTable:
     """The table with what its rules are worth: everywhere, and in each cell by rules that were made without it."""
 
-    def regret_of(one: _Scored, rules: tuple[MapRule, ...]) -> Regret | None:
+    def regret_of(one: ScoredCell, rules: tuple[MapRule, ...]) -> Regret | None:
         value = one.value_of(MapTable(replace(table, rules=rules)).tiles_per_split(*one.shape))
         return None if value is None else one.regrets[value]
 
@@ -293,7 +199,7 @@ def _summary(regrets_of: Mapping[Shape, Regret | None]) -> RegretSummary | None:
     return RegretSummary(over.cells, _rounded(over.mean), low, high, _rounded(over.maximum), rows, tiles)
 
 
-def _null_summary(scored: Sequence[_Scored]) -> NullSummary | None:
+def _null_summary(scored: Sequence[ScoredCell]) -> NullSummary | None:
     controlled = [(abs(math.log(one.noise.ratio.centre)), one) for one in scored if one.noise is not None]
     if not controlled:
         return None
@@ -321,11 +227,11 @@ def _rounded(number: float) -> float:
 def _cta_slots(run: Run, where: str) -> int:
     """Resident CTAs of the kernel on the whole device, as recorded; on the CPU backend its workers."""
     device = run.header.device
-    if device.get("backend") == "cpu":
-        return device["sm_count"]
-    slots = {getattr(check, "cta_slots", None) for check in run.checks if check.kernel == KERNEL}
-    if len(slots) != 1 or None in slots:
-        raise BadInput(f"{where}: does not say how many CTAs of {KERNEL} are resident (cta_slots); record it again")
-    (found,) = slots
-    assert found is not None
-    return found
+    resident = 1 if device.get("backend") == "cpu" else device.get("resident_ctas")
+    sms = device.get("sm_count")
+    if type(resident) is not int or type(sms) is not int:
+        raise BadInput(
+            f"{where}: its header does not say how many CTAs of {KERNEL} one SM holds (device.resident_ctas), which "
+            "a map needs; record it again"
+        )
+    return sms * resident
