@@ -16,9 +16,6 @@ MapFile = Annotated[Path, typer.Argument(help="A map that `tune` wrote.", metava
 TextFormat = Annotated[
     str, typer.Option("--format", parser=one_of(("table", "json")), metavar="table|json", help="Of the result.")
 ]
-OutputFile = Annotated[
-    Path | None, typer.Option("-o", "--output", help="Write here, aside and renamed, not to stdout.", metavar="FILE")
-]
 
 
 def show(file: MapFile, format: TextFormat = "table") -> None:
@@ -92,7 +89,7 @@ def diff(
 
 def merge(
     files: Annotated[list[Path], typer.Argument(help="Maps of one device.", metavar="FILE...")],
-    output: OutputFile = None,
+    output: opt.OutputFile = None,
 ) -> None:
     """Print the union of maps of one device. Other devices are refused, and tables that contradict each other."""
     from dsa_bench.dispatch.map_file import map_text, read_map, write_map

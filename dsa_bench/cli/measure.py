@@ -2,6 +2,7 @@
 """From a request to a run: open what measures, follow it, and judge what came of it."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,22 @@ from dsa_bench.model.errors import CannotMeasure, GateFailed
 from dsa_bench.model.request import SparseRequest
 
 if TYPE_CHECKING:
+    from dsa_bench.backends.base import Backend
     from dsa_bench.report.cells import CellTable
     from dsa_bench.sweep.cells import Measured
 
 
-def measure(request: SparseRequest, backend_name: str, record: Path | None, resume: bool, explain: bool) -> "Measured":
-    """Measure the request on the backend asked for. An interrupt says where the record is."""
+def measure(
+    asked: "SparseRequest | Callable[[Backend], SparseRequest]",
+    backend_name: str,
+    record: Path | None,
+    resume: bool,
+    explain: bool,
+) -> "Measured":
+    """Measure the request on the backend asked for. An interrupt says where the record is.
+
+    asked  the request, or a function that makes a decode request for the backend that was opened
+    """
     from dsa_bench.backends.select import open_backend
     from dsa_bench.bench.clocks import open_clocks
     from dsa_bench.bench.select import open_timer
@@ -24,8 +35,9 @@ def measure(request: SparseRequest, backend_name: str, record: Path | None, resu
     from dsa_bench.sweep.cells import Bench, run_cells
 
     with only_the_result_on_stdout():
-        backend, *said = open_backend(backend_name, request.op)
+        backend, *said = open_backend(backend_name, asked.op if isinstance(asked, SparseRequest) else "decode")
         try:
+            request = asked if isinstance(asked, SparseRequest) else asked(backend)
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
             if explain:
                 for shape in request.shapes:

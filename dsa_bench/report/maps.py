@@ -31,7 +31,7 @@ def _table_lines(table: SplitTable) -> list[str]:
     lines = [
         f"{table.name}, {table.cta_slots} CTA slots, kernel {table.kernel_hash}",
         f"{_count(len(table.cells), 'cell')}, {policy.rounds} rounds, {policy.timer}, context {policy.context}; "
-        f"a rule gains more than {policy.margin:.3g} of the time, at {policy.confidence:.0%} over all cells",
+        f"a rule gains more than {policy.margin:.2%}, at {policy.confidence:.0%} over all cells",
     ]
     grid: list[tuple[str, ...]] = [
         ("rows", "tiles", "tiles/split", "cell", "auto", "us", "auto us", "ratio", "interval", "ties")

@@ -49,10 +49,16 @@ class CellTimes:
 
 @dataclass(frozen=True, slots=True)
 class LostCell:
-    """A cell that no map can hold, and why."""
+    """A cell that no map can hold, and why.
+
+    timed       whether another launch of it has times
+    unfinished  whether a launch was right and no round is complete: the run was cut short
+    """
 
     shape: SparseShape
     reason: str
+    timed: bool
+    unfinished: bool
     failed: list[tuple[str, str]]
 
 
@@ -84,7 +90,7 @@ def _cell_times(shape: SparseShape, checks: Sequence[Check], rounds: Sequence[li
         raise BadInput(f"{shape.key}: was measured without the automatic rule; measure it with --tiles-per-split 0 ...")
     if not rounds:
         wrong = [(check.variant, f"{check.status}: {check.reason}") for check in checks if check.status != "ok"]
-        return LostCell(shape, "no round is complete", wrong)
+        return LostCell(shape, "no round is complete", False, len(wrong) < len(checks), wrong)
     modes = {(visit.timer, visit.l2) for visits in rounds for visit in visits}
     if len(modes) > 1:
         said = " and ".join(f"{timer}, L2 {l2}" for timer, l2 in sorted(modes))
@@ -100,7 +106,8 @@ def _cell_times(shape: SparseShape, checks: Sequence[Check], rounds: Sequence[li
         elif value is not None:
             competing[value] = check.variant
     if auto.variant not in competing.values():
-        return LostCell(shape, f"the automatic rule's launch {auto.variant} has no times", failed)
+        said = f"the automatic rule's launch {auto.variant} has no times"
+        return LostCell(shape, said, bool(competing), False, failed)
     common = read.common(competing.values())
     ((timer, l2),) = modes
     second = read.series(auto.variant, common, control=True)

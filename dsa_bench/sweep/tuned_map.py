@@ -15,6 +15,7 @@ from dsa_bench.dispatch.look_up import MapTable
 from dsa_bench.dispatch.map_file import map_text, parse_map
 from dsa_bench.model.documents import Misfit
 from dsa_bench.model.errors import BadInput
+from dsa_bench.model.request import MIN_TUNED_ROUNDS
 from dsa_bench.model.run import Run
 from dsa_bench.model.shape import TILE
 from dsa_bench.model.splits_map import (
@@ -38,19 +39,19 @@ from dsa_bench.sweep.scored_cell import CONFIDENCE, ScoredCell, rules_of, score_
 
 KERNEL = "int8-tc"
 """The kernel that takes tiles per split."""
-MIN_ROUNDS = 16
-"""Fewest rounds of a cell: halves of 8 have pairs enough to choose on one and score on the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """A map and what a user should hear about it.
 
+    planned    cells that the run set out to measure; None where a selection of them was asked for
     lost       cells that the map does not hold
     untrusted  cells whose null control was off: their gain has to exceed what it was off by as well
     """
 
     splits_map: SplitsMap
+    planned: int | None
     cells: list[CellTimes]
     lost: list[LostCell]
     untrusted: list[CellTimes]
@@ -69,10 +70,11 @@ def tuned_map(run: Run, *, context: int | None = None, margin: float = MARGIN, w
     if not found:
         of_context = "" if context is None else f" with context {context}"
         raise BadInput(f"{where}: holds no decode cell of {KERNEL}{of_context}; measure some with tune --record FILE")
-    for cell in cells:
-        if cell.complete < MIN_ROUNDS:
+    complete = [(cell.shape, cell.complete) for cell in cells] + [(cell.shape, 0) for cell in lost if cell.unfinished]
+    for shape, rounds in complete:
+        if rounds < MIN_TUNED_ROUNDS:
             raise BadInput(
-                f"{where}: {cell.shape.key} has {cell.complete} complete rounds and a map needs {MIN_ROUNDS}; "
+                f"{where}: {shape.key} has {rounds} complete rounds and a map needs {MIN_TUNED_ROUNDS}; "
                 "finish it with --resume, or give it more --rounds or --budget"
             )
     _refuse_two_in_one(cells, where)
@@ -95,7 +97,9 @@ def tuned_map(run: Run, *, context: int | None = None, margin: float = MARGIN, w
     except Misfit as misfit:
         raise BadInput(f"{where}: {misfit.place} of the map {misfit}; measure again") from misfit
     untrusted = [one.cell for group in scored.values() for one in group if not one.trusted]
-    return Tuned(checked, cells, lost, untrusted)
+    planned = run.header.plan.get("shapes")
+    count = len(cast("list[Any]", planned)) if context is None and isinstance(planned, list) else None
+    return Tuned(checked, count, cells, lost, untrusted)
 
 
 def _refuse_two_in_one(cells: Sequence[CellTimes], where: str) -> None:
