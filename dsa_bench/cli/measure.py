@@ -17,35 +17,42 @@ if TYPE_CHECKING:
 
 
 def measure(
-    asked: "SparseRequest | Callable[[Backend], SparseRequest]",
+    request: SparseRequest,
     backend_name: str,
     record: Path | None,
     resume: bool,
     explain: bool,
+    adapt: "Callable[[SparseRequest, Backend], SparseRequest] | None" = None,
 ) -> "Measured":
     """Measure the request on the backend asked for. An interrupt says where the record is.
 
-    asked  the request, or a function that makes a decode request for the backend that was opened
+    adapt  what the request becomes on the backend that was opened
     """
     from dsa_bench.backends.select import open_backend
     from dsa_bench.bench.clocks import open_clocks
     from dsa_bench.bench.select import open_timer
     from dsa_bench.cli.progress import RunProgress
     from dsa_bench.splits.explain import explain_cell
+    from dsa_bench.splits.registry import named_rules
     from dsa_bench.sweep.cells import Bench, run_cells
 
     with only_the_result_on_stdout():
-        backend, *said = open_backend(backend_name, asked.op if isinstance(asked, SparseRequest) else "decode")
+        backend, *said = open_backend(backend_name, request.op, request.pad_smem)
         try:
-            request = asked if isinstance(asked, SparseRequest) else asked(backend)
+            request = request if adapt is None else adapt(request, backend)
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
             if explain:
                 for shape in request.shapes:
-                    kernels = request.measured_kernels
-                    lines_to_user(explain_cell(backend.geometry, shape, kernels, request.tiles_per_split))
+                    asked = (request.measured_kernels, request.tiles_per_split)
+                    rules = named_rules(request.rules, request.costs)
+                    lines_to_user(explain_cell(backend.geometry, shape, *asked, rules, request.tuned_value(shape)))
             on_gpu = backend.device.backend == "cuda"
             if request.ceiling and not on_gpu:
                 raise CannotMeasure("--ceiling: measures GPU kernels, and no GPU is used here; leave it out")
+            if request.pad_smem and not on_gpu:
+                raise CannotMeasure(
+                    "--pad-smem: adds shared memory to a GPU kernel, and no GPU is used here; leave it out"
+                )
             clocks = open_clocks() if on_gpu else None
             if on_gpu and clocks is None:
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")

@@ -4,7 +4,6 @@
 from dsa_bench.backends.base import Backend
 from dsa_bench.dispatch.look_up import LaunchFacts
 from dsa_bench.model.shape import TILE, SparseShape
-from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry
 
 
 def launch_facts(backend: Backend, kernel: str, shape: SparseShape, l2: str) -> LaunchFacts:
@@ -17,7 +16,7 @@ def launch_facts(backend: Backend, kernel: str, shape: SparseShape, l2: str) -> 
         device=device.name,
         compute_capability=device.compute_capability,
         sm_count=device.sm_count,
-        cta_slots=cta_slots(backend.geometry),
+        cta_slots=backend.geometry.slots.ctas,
         tile=TILE,
         head_size=shape.head_size,
         group=shape.group,
@@ -26,11 +25,3 @@ def launch_facts(backend: Backend, kernel: str, shape: SparseShape, l2: str) -> 
         driver=device.driver,
         runtime=device.runtime,
     )
-
-
-def cta_slots(geometry: SparseGeometry) -> int:
-    """CTAs (CPU: tasks) of the split kernel that are resident at once."""
-    if isinstance(geometry, CpuSparse):
-        return geometry.workers
-    assert isinstance(geometry, CudaSparse)
-    return geometry.cta_slots

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dsa_bench.model.costs import SplitCosts
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.shape import Op, SparseShape
 
@@ -102,7 +103,13 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class SparseRequest:
-    """A grid of cells of one operator and the variants to measure in each; `ceiling` adds the kernels of CEILINGS."""
+    """A grid of cells of one operator and the variants to measure in each; `ceiling` adds the kernels of CEILINGS.
+
+    rules    split rules whose own choice is measured too; costs, the constants of the rule `model`
+    pad_smem bytes of shared memory added to the split kernel, so that fewer of its CTAs are resident
+    tuned    for each shape the tiles per split that a tuned map gives it, 0 where it leaves it to the automatic rule;
+             measured too, as the rule `map`; empty without a map
+    """
 
     shapes: tuple[SparseShape, ...]
     kernels: tuple[str, ...] = SPARSE_KERNELS
@@ -110,11 +117,19 @@ class SparseRequest:
     data: DataSpec = field(default_factory=DataSpec)
     policy: Policy = field(default_factory=Policy)
     ceiling: bool = False
+    rules: tuple[str, ...] = ()
+    costs: SplitCosts | None = None
+    pad_smem: int = 0
+    tuned: tuple[int, ...] = ()
 
     @property
     def op(self) -> Op:
         """The operator, the same in every cell."""
         return self.shapes[0].op
+
+    def tuned_value(self, shape: SparseShape) -> int | None:
+        """The map's value for one of the shapes; None without a map."""
+        return self.tuned[self.shapes.index(shape)] if self.tuned else None
 
     @property
     def measured_kernels(self) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference
 from dsa_bench.oracle.tolerance import largest_output
 from dsa_bench.splits.geometry import AUTOMATIC, effective_variants
+from dsa_bench.splits.registry import named_rules
 from dsa_bench.sweep.check import Checker
 from dsa_bench.sweep.header import run_header
 from dsa_bench.sweep.memory import refuse_beyond_memory
@@ -155,7 +156,12 @@ class _Cell:
         self._bench = bench
         self._shape = shape
         self._plans = effective_variants(
-            bench.backend.geometry, shape, request.measured_kernels, request.tiles_per_split
+            bench.backend.geometry,
+            shape,
+            request.measured_kernels,
+            request.tiles_per_split,
+            named_rules(request.rules, request.costs),
+            request.tuned_value(shape),
         )
         self._checks = {check.variant: check for check in run.checks if check.cell == shape.key}
         earlier = {index: visits for cell, index, visits in complete_rounds(run) if cell == shape.key}
@@ -263,6 +269,7 @@ class _Cell:
             reason=outcome.reason,
             rms_error=outcome.rms_error,
             rounding_floor=floor,
+            rules=plan.rules,
         )
 
     def _visit_line(self, plan: VariantPlan, sample: Sample) -> Visit:

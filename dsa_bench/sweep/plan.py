@@ -8,11 +8,13 @@ from typing import Any
 from dsa_bench.backends.cpu.backend import cpu_device
 from dsa_bench.bench.select import refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
+from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import SparseRequest
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry, effective_variants
+from dsa_bench.splits.registry import named_rules
 
 PLAN_SCHEMA = "dsa-bench/plan"
 SETUP_S = 0.4
@@ -21,17 +23,17 @@ CPU_GFLOPS_PER_WORKER = 10.0
 GPU_VISIT_S = 0.004
 
 
-def plan_document(request: SparseRequest, backend: str, cta_slots: int | None) -> str:
-    """Requested configurations always; effective ones for the CPU backend or for given `cta_slots`; a time estimate.
+def plan_document(request: SparseRequest, backend: str, slots: DeviceSlots | None) -> str:
+    """Requested configurations always; effective ones for the CPU backend or for given `slots`; a time estimate.
 
     The estimate is rough: it knows the number of visits, not this machine.
     """
     refuse_gpu_timer(request.policy.timer, backend)
-    if request.ceiling and backend == "cpu":
-        raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
+    refuse_gpu_options(request, backend)
     geometry: SparseGeometry | None = None
-    if cta_slots is not None:
-        geometry = CudaSparse(cta_slots)
+    cta_slots = None if slots is None else slots.ctas
+    if slots is not None:
+        geometry = CudaSparse(slots.ctas, slots.resident)
     elif backend == "cpu":
         geometry = CpuSparse(cpu_device().sm_count)
     document = {
@@ -44,6 +46,8 @@ def plan_document(request: SparseRequest, backend: str, cta_slots: int | None) -
             {**shape.sizes, "tiles_per_split": value} for shape in request.shapes for value in request.tiles_per_split
         ],
         "kernels": list(request.measured_kernels),
+        "rules": list(request.rules),
+        "pad_smem": request.pad_smem,
         "effective": None if geometry is None else [_effective(request, geometry, shape) for shape in request.shapes],
         "data": asdict(request.data),
         "policy": asdict(request.policy),
@@ -52,8 +56,17 @@ def plan_document(request: SparseRequest, backend: str, cta_slots: int | None) -
     return json.dumps(document, indent=1, allow_nan=False)
 
 
+def refuse_gpu_options(request: SparseRequest, backend: str) -> None:
+    """Raises BadInput if the CPU backend was asked for together with what only a GPU has."""
+    if backend == "cpu" and request.ceiling:
+        raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
+    if backend == "cpu" and request.pad_smem:
+        raise BadInput("--pad-smem: adds shared memory to a GPU kernel, and --backend cpu has none")
+
+
 def _effective(request: SparseRequest, geometry: SparseGeometry, shape: SparseShape) -> dict[str, Any]:
-    variants = effective_variants(geometry, shape, request.measured_kernels, request.tiles_per_split)
+    rules = named_rules(request.rules, request.costs)
+    variants = effective_variants(geometry, shape, request.measured_kernels, request.tiles_per_split, rules)
     return {**shape.sizes, "variants": [_variant(variant) for variant in variants]}
 
 
@@ -62,6 +75,7 @@ def _variant(variant: VariantPlan) -> dict[str, Any]:
         "name": variant.name,
         "kernel": variant.kernel,
         "requested": list(variant.requested),
+        "rules": list(variant.rules),
         "tiles_per_split": variant.split.tiles_per_split,
         "splits": variant.split.splits,
         "ctas": variant.ctas,
@@ -72,7 +86,8 @@ def _estimate_s(request: SparseRequest, backend: str, cta_slots: int | None) -> 
     if request.policy.budget_s is not None:
         return len(request.shapes) * SETUP_S + request.policy.budget_s
     assert request.policy.rounds is not None
-    slots = 1 + sum(len(request.tiles_per_split) if kernel == "int8-tc" else 1 for kernel in request.measured_kernels)
+    of_split = len(request.tiles_per_split) + len(request.rules)
+    slots = 1 + sum(of_split if kernel == "int8-tc" else 1 for kernel in request.measured_kernels)
     on_gpu = backend == "cuda" or cta_slots is not None
     visits_s = sum(GPU_VISIT_S if on_gpu else _cpu_visit_s(shape) for shape in request.shapes)
     return len(request.shapes) * SETUP_S + request.policy.rounds * slots * visits_s
