@@ -99,7 +99,7 @@ def fit(
         write_whole(output, fitted.to_json())
     note(
         f"fitted to {fitted.points} launches of {fitted.cells} shapes: relative error {fitted.rms_error:.1%} RMS, "
-        f"{fitted.largest_error:.1%} at most"
+        f"{fitted.largest_error:.1%} at most near the best"
     )
     for line in held_out_lines(fitted.held_out):
         note(line)

@@ -13,8 +13,8 @@ class SplitCosts:
 
     fixed_us  [us] a launch of no work
     tile_us   [us/tile] one tile of the longest split, its CTA alone on a multiprocessor
-    slowdown  [ratio] g(1), g(2), ...: how much longer that takes with k CTAs on a multiprocessor; g(1) = 1, never
-              falling; the last one stands for all larger k
+    slowdown  [ratio] g(1), g(2), ..., g(K): how much longer that takes where a multiprocessor gets k CTAs, resident at
+              once or one after another; g(1) = 1, never falling; g(k) = g(K) * k / K for larger k
     merge_us  [us/split] each split more for the merge
     wave_us   [us/wave] each wave after the first
     Raises BadInput if a constant is negative or not finite, or g does not start at 1 or falls.

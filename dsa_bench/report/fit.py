@@ -21,11 +21,19 @@ from dsa_bench.stats.least_squares import nonnegative_least_squares
 from dsa_bench.stats.regret import Overall, regret
 
 FEWEST_POINTS_PER_CONSTANT = 2
+CLOSENESS = 4
+"""A launch's error counts by (best time of its shape / its time) to this power: only the order near the best decides
+what is chosen (decision 0014)."""
+NEAR = 1.5
+"""Launches of up to this many times the best one's time are those whose largest error is told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Constants and how well they fit: relative errors of the predicted times over the points."""
+    """Constants and how well they fit: relative errors of the predicted times.
+
+    rms_error      over all points, weighted as they were fitted; largest_error  over those near their shape's best
+    """
 
     costs: SplitCosts
     points: int
@@ -34,7 +42,7 @@ class Fit:
 
 
 def fit_costs(cells: Sequence[SweptCell], slots: DeviceSlots) -> Fit:
-    """Relative least squares over every launch's median time, no constant negative, g never falling.
+    """Least squares of the median times' relative errors, weighted by CLOSENESS, no constant negative, g rising.
 
     Raises BadInput if the launches are fewer than twice the constants.
     """
@@ -43,7 +51,9 @@ def fit_costs(cells: Sequence[SweptCell], slots: DeviceSlots) -> Fit:
         for cell in cells
         for variant in cell.times
     ]
-    times_us = np.array([np.median(of_variant) for cell in cells for of_variant in cell.times.values()])
+    medians = [np.array([np.median(of_variant) for of_variant in cell.times.values()]) for cell in cells if cell.times]
+    times_us = np.concatenate([*medians, np.empty(0)])
+    share_of_best = np.concatenate([*(of_cell.min() / of_cell for of_cell in medians), np.empty(0)])
     crowds = sorted({load.crowd for load in loads})
     needed = FEWEST_POINTS_PER_CONSTANT * (3 + len(crowds))
     if len(loads) < needed:
@@ -52,10 +62,11 @@ def fit_costs(cells: Sequence[SweptCell], slots: DeviceSlots) -> Fit:
             "sweep more shapes, or more tiles per split"
         )
     features = np.array([_features(load, crowds) for load in loads])
-    constants = nonnegative_least_squares(features / times_us[:, None], np.ones(len(loads)))
-    costs = _costs(constants, crowds)
+    weights = share_of_best**CLOSENESS
+    costs = _costs(nonnegative_least_squares(features * (weights / times_us)[:, None], weights), crowds)
     errors = np.array([predicted_us(costs, load) for load in loads]) / times_us - 1
-    return Fit(costs, len(loads), float(np.sqrt(np.mean(errors**2))), float(np.abs(errors).max()))
+    rms_error = float(np.sqrt(np.average(errors**2, weights=weights**2)))
+    return Fit(costs, len(loads), rms_error, float(np.abs(errors[share_of_best >= 1 / NEAR]).max()))
 
 
 def fitted_model(run: Run, cells: Sequence[SweptCell], slots: DeviceSlots, *, held_out: bool) -> SplitModel:

@@ -21,7 +21,8 @@ class SplitModel:
     created                    when the sweep was recorded; kernel, kernel_hash, device, sm_count, resident_ctas, l2,
                                timer: of that sweep
     cells, points              shapes, and launches of them, that were fitted
-    rms_error, largest_error   relative, predicted against measured, over the points
+    rms_error                  relative, predicted against measured, weighted as the points were fitted
+    largest_error              the largest of those launches that are near the best of their shape (report/fit.py)
     held_out                   what `rule fit --held-out` found; empty without
     """
 

@@ -13,7 +13,7 @@ from dsa_bench.splits.published import nothing_to_launch
 class Load:
     """What the predicted time of one launch depends on.
 
-    longest  [tiles] of the longest split      crowd  [CTAs/SM] on the fullest multiprocessor in a wave
+    longest  [tiles] of the longest split      crowd  [CTAs/SM] that the fullest multiprocessor gets, at once or in turn
     splits   of each row and KV head           waves  fillings of the device's CTA slots
     """
 
@@ -26,23 +26,27 @@ class Load:
 def launch_load(tiles: int, row_heads: int, slots: DeviceSlots, splits: int) -> Load:
     """The load of a launch of row_heads * splits CTAs, none of whose arguments is zero."""
     ctas = row_heads * splits
-    crowd = min(slots.resident, ceil_div(ctas, slots.sms))
+    crowd = ceil_div(ctas, slots.sms)
     return Load(ceil_div(tiles, splits), crowd, splits, ceil_div(ctas, slots.ctas))
 
 
 def predicted_us(costs: SplitCosts, load: Load) -> float:
     """[us] T = fixed + tile * longest * g(crowd) + merge * splits + wave * (waves - 1)."""
-    slowdown = costs.slowdown[min(load.crowd, len(costs.slowdown)) - 1]
-    work_us = costs.tile_us * load.longest * slowdown
+    work_us = costs.tile_us * load.longest * _slowdown(costs.slowdown, load.crowd)
     return costs.fixed_us + work_us + costs.merge_us * load.splits + costs.wave_us * (load.waves - 1)
+
+
+def _slowdown(known: tuple[float, ...], crowd: int) -> float:
+    """g(crowd); beyond what is known a multiprocessor is taken to be full, and time to grow with its CTAs."""
+    return known[crowd - 1] if crowd <= len(known) else known[-1] * crowd / len(known)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRule:
     """Splits, 1 to min(max_splits, tiles), with the least predicted time; the fewest of equals. 0 for no launch.
 
-    Blind to what the fit did not see: another kernel, L2 mode, clock, live length, more resident CTAs than measured.
-    Source: ours; dsa_bench/report/fit.py fits the constants.
+    Blind to what the fit did not see: another kernel, L2 mode, clock, live length, more CTAs on a
+    multiprocessor. Source: ours; dsa_bench/report/fit.py fits the constants.
     """
 
     costs: SplitCosts

@@ -100,7 +100,7 @@ def model_rule(costs: SplitCosts) -> Rule:
         ModelRule(costs),
         "least T(S) = F + c * ceil(tiles / S) * g(CTAs per SM) + m * S + W * (waves - 1) over S",
         "ours, constants fitted to a recorded sweep",
-        "another kernel, L2 mode or clock than the fit's, live length, more resident CTAs than it saw",
+        "another kernel, L2 mode or clock than the fit's, live length, more CTAs on an SM than it saw",
     )
 
 
