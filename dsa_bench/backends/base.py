@@ -11,6 +11,7 @@ from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.oracle.attention import F64
+from dsa_bench.oracle.survey import Look, survey
 from dsa_bench.splits.geometry import SparseGeometry
 
 Launch = Callable[[int], None]
@@ -66,8 +67,15 @@ class Backend(Protocol):
         """Changes when the kernel's code can have changed, and only then."""
         ...
 
-    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
-        """How far the kernel's output may lie from the FP64 oracle, elementwise (oracle/tolerance.py)."""
+    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
+        """How far the kernel's output may lie from the FP64 oracle, elementwise (oracle/tolerance.py).
+
+        look  how closely the rows' logits are looked at
+        """
+        ...
+
+    def rounds_keys(self, kernel: str) -> bool:
+        """Whether the kernel multiplies queries with keys in BF16, whose noise its RMS error may then have."""
         ...
 
     def device_kernels(self, kernel: str) -> tuple[str, ...]:
@@ -83,3 +91,39 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class DenseBuffers(Protocol):
+    """One cell's tensors for dense attention.
+
+    implementations  those that a library may have, by name
+    last_resort      the one that is run only if no other is right
+    """
+
+    implementations: tuple[str, ...]
+    last_resort: str
+
+    def launcher(self, implementation: str) -> Launch:
+        """A call that is warm and ready to enqueue or capture. VariantRefused saying why it cannot run."""
+        ...
+
+    def time_us(self, launch: Launch) -> float:
+        """Roughly how long one call takes."""
+        ...
+
+    def output(self) -> NDArray[np.generic]:
+        """Wait, then what the last call computed: [rows, query_heads, head_size] bf16."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Dense(Protocol):
+    """A library's dense attention, on the backend's device and stream. `version` stands for its kernels' hash."""
+
+    @property
+    def version(self) -> str: ...
+
+    def load(self, inputs: SparseInputs) -> DenseBuffers:
+        """VariantRefused if the device's memory does not hold the cell."""
+        ...

@@ -24,7 +24,8 @@ from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.shape import Op, ceil_div
 from dsa_bench.oracle.attention import F64
-from dsa_bench.oracle.tolerance import fp16_bound, fp32_bound
+from dsa_bench.oracle.survey import Look, survey
+from dsa_bench.oracle.tolerance import bf16_bound, fp16_bound, fp32_bound
 from dsa_bench.splits.geometry import CudaSparse, SparseGeometry
 
 CEILING = {"gather": ("ceiling",), "copy": ("ceiling",)}
@@ -88,8 +89,12 @@ class CudaBackend:
     def device_kernels(self, kernel: str) -> tuple[str, ...]:
         return DEVICE_KERNELS[self.op][kernel]
 
-    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
-        return (fp16_bound if kernel == "int8-tc" else fp32_bound)(inputs, rows, out)
+    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
+        previous = fp32_bound if inputs.op == "decode" else bf16_bound
+        return (fp16_bound if kernel == "int8-tc" else previous)(inputs, rows, out, look)
+
+    def rounds_keys(self, kernel: str) -> bool:
+        return self.op == "prefill" and kernel == "previous"
 
     def load(self, inputs: SparseInputs, l2: str) -> "CudaSparseBuffers":
         copies = self._cold_copies(inputs) if l2 == "cold" else 1
@@ -115,12 +120,14 @@ class CudaBackend:
             source = np.random.default_rng(0).bytes(max(_gathered_bytes(inputs) // 32, 1) * 16)
             host = np.frombuffer(source, np.uint8)
             return [[build.copy(upload(host), allocate(host.shape, np.uint8))] for _ in copies]
+        if self.op == "prefill":
+            return [build.prefill(variant, shape, copy, out, paths) for copy in copies]
         workspace = Workspace.allocate(shape, variant.split)
         return [build.launches(variant, shape, copy, workspace, out, paths) for copy in copies]
 
     def path_names(self) -> list[str]:
         """The paths of `int8-tc` in the order of their numbers, as its module publishes them."""
-        constants = self._kernels["decode_int8_tc"].facts.constants
+        constants = self._kernels[DEVICE_KERNELS[self.op]["int8-tc"][0]].facts.constants
         numbers = {name.removeprefix("path_"): at for name, at in constants.items() if name.startswith("path_")}
         return sorted(numbers, key=lambda name: numbers[name])
 
