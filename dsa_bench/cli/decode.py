@@ -41,6 +41,7 @@ def decode(
     rules: opt.Rules = None,
     model: opt.Model = None,
     pad_smem: opt.PadSmem = 0,
+    splits: opt.Splits = None,
 ) -> None:
     """Measure the decode kernels over a grid of shapes, in paired rounds, after checking each against FP64."""
     measure_sparse(ctx, "decode")

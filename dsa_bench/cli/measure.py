@@ -2,6 +2,7 @@
 """From a request to a run: open what measures, follow it, and judge what came of it."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +12,23 @@ from dsa_bench.model.errors import CannotMeasure, GateFailed
 from dsa_bench.model.request import SparseRequest
 
 if TYPE_CHECKING:
+    from dsa_bench.backends.base import Backend
     from dsa_bench.report.cells import CellTable
     from dsa_bench.sweep.cells import Measured
 
 
-def measure(request: SparseRequest, backend_name: str, record: Path | None, resume: bool, explain: bool) -> "Measured":
-    """Measure the request on the backend asked for. An interrupt says where the record is."""
+def measure(
+    request: SparseRequest,
+    backend_name: str,
+    record: Path | None,
+    resume: bool,
+    explain: bool,
+    adapt: "Callable[[SparseRequest, Backend], SparseRequest] | None" = None,
+) -> "Measured":
+    """Measure the request on the backend asked for. An interrupt says where the record is.
+
+    adapt  what the request becomes on the backend that was opened
+    """
     from dsa_bench.backends.select import open_backend, open_dense
     from dsa_bench.bench.clocks import open_clocks
     from dsa_bench.bench.select import open_timer
@@ -28,6 +40,7 @@ def measure(request: SparseRequest, backend_name: str, record: Path | None, resu
     with only_the_result_on_stdout():
         backend, *said = open_backend(backend_name, request.op, request.pad_smem)
         try:
+            request = request if adapt is None else adapt(request, backend)
             on_gpu = backend.device.backend == "cuda"
             gpu_options = {"--ceiling": request.ceiling, "--dense": request.dense, "--pad-smem": request.pad_smem}
             for flag, asked in gpu_options.items():
@@ -39,7 +52,7 @@ def measure(request: SparseRequest, backend_name: str, record: Path | None, resu
                 for shape in request.shapes:
                     asked = (request.measured_kernels, request.tiles_per_split)
                     rules = named_rules(request.rules, request.costs)
-                    lines_to_user(explain_cell(backend.geometry, shape, *asked, rules))
+                    lines_to_user(explain_cell(backend.geometry, shape, *asked, rules, request.tuned_value(shape)))
             clocks = open_clocks() if on_gpu else None
             if on_gpu and clocks is None:
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
