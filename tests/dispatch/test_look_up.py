@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from map_doubles import table
 
@@ -98,6 +98,7 @@ def test_outside_the_rules_the_automatic_rule_applies(make_table: Any) -> None:
 Ranges = st.tuples(st.integers(1, 12), st.integers(1, 12)).map(sorted).map(tuple)
 
 
+@settings(deadline=None)  # the first example pays for imports
 @given(rectangles=st.lists(st.tuples(Ranges, Ranges), max_size=8))
 def test_a_look_up_is_the_rule_that_contains_it(rectangles: Any) -> None:
     rules: list[MapRule] = []
