@@ -12,7 +12,7 @@ from typing import Literal
 
 from dsa_bench.dispatch.options import DispatchOptions, Setting
 from dsa_bench.model.call import LaunchSite, LoadedKernel
-from dsa_bench.model.errors import BadInput, Unsupported
+from dsa_bench.model.errors import BadInput, CannotMeasure, Unsupported
 
 KernelName = Literal["int8-tc decode", "int8-tc prefill", "bf16 prefill", "decode_grouped", "none"]
 """`none`: there is nothing to attend to, and an output that is not empty is zeroed."""
@@ -118,9 +118,7 @@ class GateRule:
 
 
 def _switch(read: Callable[[DispatchOptions], Setting], name: str) -> GateRule:
-    return GateRule(
-        name, f"{name}=1", lambda _, options: str(read(options)), lambda _, options: read(options).value == 1
-    )
+    return GateRule(name, "1", lambda _, options: read(options).found, lambda _, options: read(options).value == 1)
 
 
 def _aligned(tensor: str, width: int) -> GateRule:
@@ -231,7 +229,8 @@ GATES: dict[KernelName, tuple[GateRule, ...]] = {
 def choose_kernel(call: CallFacts, options: DispatchOptions) -> KernelChoice:
     """The first kernel whose gates all pass.
 
-    Raises BadInput for a scale that is none, Unsupported for what no kernel here computes.
+    Raises BadInput for a scale that is none, Unsupported for what no kernel here computes, CannotMeasure if the last
+    resort is needed and is not loaded.
     """
     _refuse_unsupported(call)
     if not call.rows * call.query_heads * call.kv_heads * call.head_size * call.candidates:
@@ -267,6 +266,9 @@ def _refuse_unsupported(call: CallFacts) -> None:
 
 
 def _refuse_beyond_grouped(call: CallFacts) -> None:
+    kernel = None if call.site is None else _loaded(call, DEVICE_FUNCTION["decode_grouped"])
+    if isinstance(kernel, str):
+        raise CannotMeasure(f"decode_grouped, which takes what the others refuse: {kernel}")
     asked = f"{call.query_heads} query heads on {call.kv_heads} KV heads, head size {call.head_size}"
     if call.head_size > HEAD_SIZE:
         raise Unsupported(f"{asked}: every kernel here stops at a head size of {HEAD_SIZE}")

@@ -51,9 +51,13 @@ class Setting:
     value: int
     source: Source
 
+    @property
+    def found(self) -> str:
+        """The value and who gave it: "1 (option)", "0 (default)", or the variable's name."""
+        return f"{self.value} ({self.option.variable if self.source == 'environment' else self.source})"
+
     def __str__(self) -> str:
-        origin = self.option.variable if self.source == "environment" else self.source
-        return f"{self.option.name}={self.value} ({origin})"
+        return f"{self.option.name}={self.found}"
 
 
 @dataclass(frozen=True, slots=True)
