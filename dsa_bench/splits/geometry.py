@@ -23,6 +23,11 @@ class SparseGeometry(Protocol):
     Prefill has rows enough to fill a GPU: each row and KV head is one CTA, unsplit.
     """
 
+    @property
+    def cta_slots(self) -> int:
+        """CTAs or tasks of `int8-tc` that are resident at once."""
+        ...
+
     def plan(self, kernel: str, shape: SparseShape, requested: int | None) -> VariantPlan: ...
 
     def why(self, shape: SparseShape, requested: int | None) -> str:
@@ -35,6 +40,10 @@ class CpuSparse:
     """`previous`: one task per row and KV head, unsplit. `int8-tc`: seed_wave, with one slot per worker."""
 
     workers: int
+
+    @property
+    def cta_slots(self) -> int:
+        return self.workers
 
     def plan(self, kernel: str, shape: SparseShape, requested: int | None) -> VariantPlan:
         if requested is None:
