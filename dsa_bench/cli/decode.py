@@ -8,6 +8,7 @@ import typer
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit
 from dsa_bench.cli.measure import judge, measure
+from dsa_bench.cli.sides import dispatcher_sides
 from dsa_bench.cli.sources import cells_of_inputs, with_scales
 from dsa_bench.cli.tables import print_tables
 from dsa_bench.model.errors import BadInput
@@ -26,6 +27,8 @@ def decode(
     kv_heads: opt.KvHeads = 2,
     tiles_per_split: opt.TilesPerSplit = [0],
     kernels: opt.Kernels = list(SPARSE_KERNELS),
+    option: opt.DispatcherOption = None,
+    splits: opt.Splits = None,
     backend: opt.BackendName = "auto",
     timer: opt.TimerName = "auto",
     l2: opt.L2 = "warm",
@@ -57,6 +60,7 @@ def decode(
         data = DataSpec(seed, query_std, key_scale_multiplier, value_scale_multiplier, invalid_fraction, selection)
         if scales_from is not None:
             data = with_scales(data, scales_from, shapes[0])
+    sides, tuned_map = dispatcher_sides(ctx, option, splits)
     request = SparseRequest(
         shapes=shapes,
         kernels=tuple(kernels),
@@ -64,6 +68,8 @@ def decode(
         data=data,
         policy=Policy(DEFAULT_ROUNDS if rounds is None and budget is None else rounds, budget, timer, l2),
         ceiling=ceiling,
+        sides=sides,
+        splits=tuned_map,
     )
     if resume and record is None:
         raise BadInput("--resume: needs --record FILE, the run to go on with")

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from dsa_bench.cli.console import lines_to_user, note, only_the_result_on_stdout
 from dsa_bench.model.errors import CannotMeasure, GateFailed
 from dsa_bench.model.request import SparseRequest
+from dsa_bench.model.shape import SparseShape
 
 if TYPE_CHECKING:
+    from dsa_bench.backends.base import Backend
     from dsa_bench.report.cells import CellTable
     from dsa_bench.sweep.cells import Measured
 
@@ -20,8 +22,8 @@ def measure(request: SparseRequest, backend_name: str, record: Path | None, resu
     from dsa_bench.bench.clocks import open_clocks
     from dsa_bench.bench.select import open_timer
     from dsa_bench.cli.progress import RunProgress
-    from dsa_bench.splits.explain import explain_cell
     from dsa_bench.sweep.cells import Bench, run_cells
+    from dsa_bench.sweep.variants import Place, same_launches
 
     with only_the_result_on_stdout():
         backend, *said = open_backend(backend_name, request.op)
@@ -29,9 +31,10 @@ def measure(request: SparseRequest, backend_name: str, record: Path | None, resu
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
             if explain:
                 for shape in request.shapes:
-                    kernels = request.measured_kernels
-                    lines_to_user(explain_cell(backend.geometry, shape, kernels, request.tiles_per_split))
+                    lines_to_user(_explain(request, backend, shape))
             on_gpu = backend.device.backend == "cuda"
+            for shape in request.shapes if request.sides else ():
+                said += same_launches(request, Place.of(request, backend), shape)
             if request.ceiling and not on_gpu:
                 raise CannotMeasure("--ceiling: measures GPU kernels, and no GPU is used here; leave it out")
             clocks = open_clocks() if on_gpu else None
@@ -46,6 +49,15 @@ def measure(request: SparseRequest, backend_name: str, record: Path | None, resu
             raise
         finally:
             backend.close()
+
+
+def _explain(request: SparseRequest, backend: "Backend", shape: SparseShape) -> list[str]:
+    from dsa_bench.splits.explain import explain_cell
+    from dsa_bench.sweep.variants import Place, explain_choices
+
+    if request.sides:
+        return explain_choices(request, Place.of(request, backend), shape)
+    return explain_cell(backend.geometry, shape, request.measured_kernels, request.tiles_per_split)
 
 
 def judge(tables: "list[CellTable]") -> None:

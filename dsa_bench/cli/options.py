@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from dsa_bench.cli.values import file_name, flatten, integer_list, name_list, one_integer, one_number, one_of
+from dsa_bench.cli.values import (
+    file_name,
+    flatten,
+    integer_list,
+    name_and_value,
+    name_list,
+    one_integer,
+    one_number,
+    one_of,
+)
 from dsa_bench.model.request import BACKENDS, L2_MODES, SPARSE_KERNELS, TIMERS
 from dsa_bench.report.formats import FORMATS
 
@@ -39,6 +48,19 @@ TilesPerSplit = Annotated[
 ]
 Kernels = Annotated[
     list[str], list_option("--kernels", name_list(SPARSE_KERNELS), f"From {', '.join(SPARSE_KERNELS)}.", "NAME...")
+]
+DispatcherOption = Annotated[
+    list[str] | None,
+    list_option(
+        "--option",
+        name_and_value,
+        "Measure what the dispatcher takes with its options so (docs/dispatcher.md).",
+        "NAME=VALUE...",
+    ),
+]
+Splits = Annotated[
+    str | None,
+    typer.Option("--splits", help="With --option: the tuned map. [default: DSA_BENCH_SPLITS]", metavar="FILE"),
 ]
 BackendName = Annotated[
     str, _option("--backend", one_of(BACKENDS), "auto takes the GPU if one works.", "|".join(BACKENDS))

@@ -93,8 +93,34 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class SideOption:
+    """One option of the dispatcher, resolved: `source` is "option", "environment" or "default"."""
+
+    name: str
+    value: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class MapFile:
+    """A tuned map: its file as the user named it, and a digest of its bytes, so that a record goes on with the same."""
+
+    file: str
+    digest: str
+
+
+Side = tuple[SideOption, ...]
+"""Every option of one dispatcher, in the dispatcher's order."""
+
+
+@dataclass(frozen=True, slots=True)
 class SparseRequest:
-    """A grid of cells of one operator and the variants to measure in each; `ceiling` adds the kernels of CEILINGS."""
+    """A grid of cells of one operator and the variants to measure in each; `ceiling` adds the kernels of CEILINGS.
+
+    sides   where there are any, the variants are what the dispatcher takes with each, and `kernels` and
+            `tiles_per_split` say nothing
+    splits  the dispatcher's tuned map
+    """
 
     shapes: tuple[SparseShape, ...]
     kernels: tuple[str, ...] = SPARSE_KERNELS
@@ -102,6 +128,8 @@ class SparseRequest:
     data: DataSpec = field(default_factory=DataSpec)
     policy: Policy = field(default_factory=Policy)
     ceiling: bool = False
+    sides: tuple[Side, ...] = ()
+    splits: MapFile | None = None
 
     @property
     def op(self) -> Op:

@@ -25,10 +25,11 @@ from dsa_bench.model.run import Run, RunWriter, complete_rounds, read_run
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference
 from dsa_bench.oracle.tolerance import largest_output
-from dsa_bench.splits.geometry import AUTOMATIC, effective_variants
+from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.sweep.check import Checker
 from dsa_bench.sweep.header import run_header
 from dsa_bench.sweep.memory import refuse_beyond_memory
+from dsa_bench.sweep.variants import Place, cell_variants
 
 
 class Listener(Protocol):
@@ -153,9 +154,7 @@ class _Cell:
         self._request = request
         self._bench = bench
         self._shape = shape
-        self._plans = effective_variants(
-            bench.backend.geometry, shape, request.measured_kernels, request.tiles_per_split
-        )
+        self._plans = cell_variants(request, Place.of(request, bench.backend), shape)
         self._checks = {check.variant: check for check in run.checks if check.cell == shape.key}
         self._done = {
             index: min(visit.clocks.get("sm_mhz", math.inf) for visit in visits)

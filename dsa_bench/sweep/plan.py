@@ -12,7 +12,8 @@ from dsa_bench.model.errors import BadInput
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import SparseRequest
 from dsa_bench.model.shape import SparseShape
-from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry, effective_variants
+from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry
+from dsa_bench.sweep.variants import Place, cell_variants, side_name
 
 PLAN_SCHEMA = "dsa-bench/plan"
 SETUP_S = 0.4
@@ -40,10 +41,9 @@ def plan_document(request: SparseRequest, backend: str, cta_slots: int | None) -
         "op": request.op,
         "backend": backend,
         "cta_slots": cta_slots,
-        "requested": [
-            {**shape.sizes, "tiles_per_split": value} for shape in request.shapes for value in request.tiles_per_split
-        ],
+        "requested": [{**shape.sizes, **asked} for shape in request.shapes for asked in _asked(request)],
         "kernels": list(request.measured_kernels),
+        "sides": [[asdict(option) for option in side] for side in request.sides],
         "effective": None if geometry is None else [_effective(request, geometry, shape) for shape in request.shapes],
         "data": asdict(request.data),
         "policy": asdict(request.policy),
@@ -52,8 +52,14 @@ def plan_document(request: SparseRequest, backend: str, cta_slots: int | None) -
     return json.dumps(document, indent=1, allow_nan=False)
 
 
+def _asked(request: SparseRequest) -> list[dict[str, Any]]:
+    if request.sides:
+        return [{"option": side_name(side)} for side in request.sides]
+    return [{"tiles_per_split": value} for value in request.tiles_per_split]
+
+
 def _effective(request: SparseRequest, geometry: SparseGeometry, shape: SparseShape) -> dict[str, Any]:
-    variants = effective_variants(geometry, shape, request.measured_kernels, request.tiles_per_split)
+    variants = cell_variants(request, Place.planned(request, geometry), shape)
     return {**shape.sizes, "variants": [_variant(variant) for variant in variants]}
 
 
@@ -73,6 +79,8 @@ def _estimate_s(request: SparseRequest, backend: str, cta_slots: int | None) -> 
         return len(request.shapes) * SETUP_S + request.policy.budget_s
     assert request.policy.rounds is not None
     slots = 1 + sum(len(request.tiles_per_split) if kernel == "int8-tc" else 1 for kernel in request.measured_kernels)
+    if request.sides:
+        slots = 1 + len(request.sides)
     on_gpu = backend == "cuda" or cta_slots is not None
     visits_s = sum(GPU_VISIT_S if on_gpu else _cpu_visit_s(shape) for shape in request.shapes)
     return len(request.shapes) * SETUP_S + request.policy.rounds * slots * visits_s
