@@ -3,16 +3,18 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from dsa_bench.backends.base import Enqueue
-from dsa_bench.backends.cuda.backend import CudaBackend
+from dsa_bench.backends.cuda.backend import MODULES, CudaBackend
 from dsa_bench.backends.cuda.launch import KernelLaunch
 from dsa_bench.backends.cuda.memory import allocate
 from dsa_bench.backends.cuda.sparse import DeviceInputs, SparseLauncher, Workspace
 from dsa_bench.jit.optional import load
+from dsa_bench.jit.sources import module_names
 from dsa_bench.model.call import LaunchSite, SparseCall, TensorView
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.plan import SplitPlan, VariantPlan
@@ -42,21 +44,25 @@ class CudaRuntime:
     """Device 0. The kernels of both operators are compiled, or taken from the cache, when the first call needs them."""
 
     def __init__(self) -> None:
-        self._decode = CudaBackend("decode")
-        self._prefill = CudaBackend("prefill", stream=self._decode.stream)
-        self.device = self._decode.device
-        self.geometry = self._decode.geometry
+        decode = CudaBackend("decode")
+        self._backends: dict[Op, CudaBackend] = {"decode": decode}
+        here = set(module_names())
+        if here.issuperset(chain.from_iterable(MODULES["prefill"].values())):
+            self._backends["prefill"] = CudaBackend("prefill", stream=decode.stream)
+        self.device = decode.device
+        self.geometry = decode.geometry
 
     def site(self) -> LaunchSite:
         return self._site
 
     @cached_property
     def _site(self) -> LaunchSite:
-        decode, prefill = self._decode.site(), self._prefill.site()
-        return LaunchSite(decode.sm, decode.smem_opt_in_bytes, {**prefill.kernels, **decode.kernels})
+        sites = [backend.site() for backend in self._backends.values()]
+        kernels = {name: kernel for site in sites for name, kernel in site.kernels.items()}
+        return LaunchSite(sites[0].sm, sites[0].smem_opt_in_bytes, kernels)
 
     def kernel_hash(self, kernel: str) -> str:
-        return self._decode.kernel_hash(kernel)
+        return self._backends["decode"].kernel_hash(kernel)
 
     def allocate(self, nbytes: int) -> TensorView:
         memory = allocate((nbytes,), np.uint8)
@@ -65,8 +71,7 @@ class CudaRuntime:
     def launches(
         self, variant: VariantPlan, shape: SparseShape, call: SparseCall, workspace: TensorView | None, stream: int
     ) -> list[Enqueue]:
-        backends: dict[Op, CudaBackend] = {"decode": self._decode, "prefill": self._prefill}
-        launcher = backends[shape.op].launcher(Pointer(stream))
+        launcher = self._backends[shape.op].launcher(Pointer(stream))
         return [launch.enqueue for launch in sparse_launches(launcher, variant, shape, call, workspace)]
 
     def zero(self, out: TensorView, stream: int) -> list[Enqueue]:
@@ -80,8 +85,8 @@ class CudaRuntime:
         return [clear]
 
     def close(self) -> None:
-        self._prefill.close()
-        self._decode.close()
+        for backend in self._backends.values():
+            backend.close()
 
 
 def sparse_launches(
@@ -97,7 +102,8 @@ def sparse_launches(
         selected=Foreign.of(call.selected),
         scale=call.scale,
     )
-    partials = None if workspace is None else _partials(workspace, shape, variant.split)
+    assert workspace is not None  # of decode
+    partials = _partials(workspace, shape, variant.split)
     return launcher.launches(variant, shape, inputs, partials, Foreign.of(call.out))
 
 
