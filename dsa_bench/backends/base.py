@@ -13,6 +13,7 @@ from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import F64
+from dsa_bench.oracle.survey import Look, survey
 from dsa_bench.splits.geometry import SparseGeometry
 
 Launch = Callable[[int], None]
@@ -74,8 +75,15 @@ class Backend(Protocol):
         """Changes when the kernel's code can have changed, and only then."""
         ...
 
-    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
-        """How far the kernel's output may lie from the FP64 oracle, elementwise (oracle/tolerance.py)."""
+    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
+        """How far the kernel's output may lie from the FP64 oracle, elementwise (oracle/tolerance.py).
+
+        look  how closely the rows' logits are looked at
+        """
+        ...
+
+    def rounds_keys(self, kernel: str) -> bool:
+        """Whether the kernel multiplies queries with keys in BF16, whose noise its RMS error may then have."""
         ...
 
     def device_kernels(self, kernel: str) -> tuple[str, ...]:

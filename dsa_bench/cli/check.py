@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`dsa-bench check`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -9,22 +9,27 @@ from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
 from dsa_bench.cli.values import name_list, names, one_of
 from dsa_bench.model.errors import CannotMeasure, GateFailed
-from dsa_bench.model.request import CHECKED_KERNELS
+from dsa_bench.model.request import EMULATIONS, SPARSE_KERNELS
+from dsa_bench.model.shape import OPS
 
 if TYPE_CHECKING:
     from dsa_bench.model.outcome import CaseResult
+    from dsa_bench.model.shape import Op
+
+
+KERNELS = (*SPARSE_KERNELS, *EMULATIONS)
 
 
 def check(
     op: Annotated[
-        str, typer.Option("--op", parser=one_of(("decode",)), metavar="decode", help="The operator.")
+        str, typer.Option("--op", parser=one_of(OPS), metavar="|".join(OPS), help="The operator.")
     ] = "decode",
     kernels: Annotated[
         list[str] | None,
         opt.list_option(
             "--kernels",
-            name_list(CHECKED_KERNELS),
-            f"From {', '.join(CHECKED_KERNELS)}. [default: all that the backend has]",
+            name_list(KERNELS),
+            f"From {', '.join(KERNELS)}. [default: all that the backend has]",
             "NAME...",
         ),
     ] = None,
@@ -40,10 +45,11 @@ def check(
     from dsa_bench.report.check import check_json, check_text
     from dsa_bench.sweep.numerics import check_cases, chosen_cases, chosen_kernels
 
-    cases = chosen_cases(case or [])
-    opened, said = open_backend(backend)
+    operator = cast("Op", op)
+    cases = chosen_cases(case or [], operator)
+    opened, said = open_backend(backend, operator)
     try:
-        chosen = chosen_kernels(kernels, opened.device.backend)
+        chosen = chosen_kernels(kernels, opened.device.backend, operator)
         if said:
             note(said)
         with only_the_result_on_stdout(), CaseProgress(len(cases)) as progress:

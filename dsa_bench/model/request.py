@@ -13,7 +13,13 @@ CEILINGS = ("gather", "copy")
 """Kernels that compute nothing: they bound what the others can reach."""
 EMULATION = "emulation"
 """The arithmetic of int8-tc in NumPy, step by step: checked on the CPU backend, never measured."""
-CHECKED_KERNELS = (*SPARSE_KERNELS, EMULATION)
+BF16_EMULATION = "emulation-bf16"
+"""That of prefill's `previous`."""
+EMULATIONS = (EMULATION, BF16_EMULATION)
+CHECKED_KERNELS: dict[Op, tuple[str, ...]] = {
+    "decode": (*SPARSE_KERNELS, EMULATION),
+    "prefill": (*SPARSE_KERNELS, *EMULATIONS),
+}
 SPLIT_KERNELS = ("int8-tc", EMULATION)
 """Kernels that take tiles per split."""
 TIMERS = ("auto", "cupti", "events", "wall")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import SplitPlan
-from dsa_bench.model.shape import TILE
+from dsa_bench.model.shape import TILE, Op
 from dsa_bench.oracle.attention import F64, folded_query
 from dsa_bench.oracle.digits import digit_scores
 from dsa_bench.oracle.rounding import F32, exp2, toward_zero
@@ -65,6 +65,15 @@ class Arithmetic:
     far_factor: float = 2.0**-120
 
 
+DECODE = Arithmetic()
+PREFILL = Arithmetic(residual=False)
+
+
+def kernel_arithmetic(op: Op) -> Arithmetic:
+    """What `int8-tc` does: prefill keeps one FP16 number of a probability."""
+    return DECODE if op == "decode" else PREFILL
+
+
 class Partial(NamedTuple):
     """m, l [group] and acc [group, head_size] of one split: acc = value_scale * sum exp(x - m) * v8, not divided."""
 
@@ -86,7 +95,7 @@ def attend_row(
     row: int,
     kv_head: int,
     plan: SplitPlan,
-    arithmetic: Arithmetic = Arithmetic(),
+    arithmetic: Arithmetic = DECODE,
     forced: str | None = None,
 ) -> Emulated:
     """All splits of one row and KV head, and their merge. `forced` takes a path whatever the inputs need."""
@@ -101,7 +110,7 @@ def attend_row(
 
 
 @np.errstate(all="ignore")
-def merge(partials: Sequence[Partial], arithmetic: Arithmetic = Arithmetic()) -> F32:
+def merge(partials: Sequence[Partial], arithmetic: Arithmetic = DECODE) -> F32:
     """[group, head_size]: sum w * acc / sum w * l with w = exp(m - max m); zeros for a row without a candidate."""
     m, l, acc = (np.stack([getattr(partial, name) for partial in partials]) for name in ("m", "l", "acc"))  # noqa: E741
     live = l != 0
@@ -191,10 +200,10 @@ class _Cta:
             x = x * LOG2E
         for tile in np.unique(self._tile):
             own = self._tile == tile
-            top = _maximum(m, x[:, own])
+            top = maximum(m, x[:, own])
             tail.look(x[:, own], top)
             rescale, m = self._rescale(m, top), top
-            p = self._probability(x[:, own] - _reference(m)[:, None])
+            p = self._probability(x[:, own] - without_infinity(m)[:, None])
             l = l * rescale + p.sum(axis=1, dtype=np.float32)  # noqa: E741
             acc = acc * rescale[:, None]
             high = (p * factor).astype(np.float16)
@@ -218,7 +227,7 @@ class _Cta:
 
     def _rescale(self, m: F32, top: F32) -> F32:
         if self._arithmetic.natural_log:
-            return _rescale_factor(m, top)
+            return rescale_factor(m, top)
         return np.where(m == top, np.float32(1), exp2(m - top))
 
     def _probability(self, below: F32) -> F32:
@@ -235,10 +244,10 @@ class _Cta:
         acc = np.zeros((group, len(self._value_scale)), np.float32)
         for tile in np.unique(self._tile):
             own = self._tile == tile
-            top = _maximum(m, x[:, own])
+            top = maximum(m, x[:, own])
             root = np.where(m == top, np.float32(1), exp2((m - top) * (np.float32(0.5) * LOG2E)))
             m = top
-            t = (x[:, own] - _reference(m)[:, None]) * LOG2E
+            t = (x[:, own] - without_infinity(m)[:, None]) * LOG2E
             near = t >= -exponent
             p = exp2(np.where(near, t, t + np.float32(exponent)), subnormal=True) * np.where(near, wide, one)
             l = l * root * root + p.sum(axis=1, dtype=np.float32)  # noqa: E741
@@ -260,15 +269,15 @@ def rounds_within(q: F64, scale: np.float32, budget: float) -> bool:
     return bool((np.fmin(units, 2.0**21).sum(axis=1) <= 2.0**20).all())
 
 
-def _maximum(m: F32, x: F32) -> F32:
+def maximum(m: F32, x: F32) -> F32:
     """As fmaxf: what is no number is passed over."""
     return np.fmax(m, np.fmax.reduce(x, axis=1))
 
 
-def _reference(m: F32) -> F32:
+def without_infinity(m: F32) -> F32:
     """What to subtract from scores whose maximum is m, so that none is inf - inf."""
     return np.where(m == -np.inf, np.float32(0), m)
 
 
-def _rescale_factor(m: NDArray[Any], top: F32) -> F32:
+def rescale_factor(m: NDArray[Any], top: F32) -> F32:
     return np.where(m == top, np.float32(1), exp2((m - top) * LOG2E))

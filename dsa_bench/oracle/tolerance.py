@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.oracle.attention import F64
-from dsa_bench.oracle.survey import Survey, survey
+from dsa_bench.oracle.survey import Look, Survey, key_rounding, survey
 
 U_BF16 = 2.0**-8
 """Unit roundoff of BF16 (8 significant bits, to nearest)."""
+U_FP16 = 2.0**-11
 U_FP32 = 2.0**-24
 FP32_MAX = float(np.finfo(np.float32).max)
 SMALLEST_BF16 = 2.0**-133
@@ -67,7 +68,7 @@ def query_load(inputs: SparseInputs, rows: NDArray[np.int64]) -> F64:
         return inputs.scale * np.abs(rounded).sum(axis=-1) * (QUERY_LOAD / QUERY_BUDGET)
 
 
-def fp32_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
+def fp32_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
     """Bound on |kernel - oracle| for FP32 arithmetic and a BF16 store, [len(rows), query_heads, head_size].
 
     store   the result is rounded to BF16 once: U_BF16 * |out|, or half the smallest subnormal
@@ -76,14 +77,13 @@ def fp32_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
     sums    numerator and denominator add `candidates` terms each, and exp is good to 2^-22:
             (2 * candidates + 8) * U_FP32 * v_max
     """
-    delta = _accumulation(inputs, rows, U_FP32)
-    delta[~(np.abs(_folded(inputs, rows)).sum(axis=-1) * CODE_MAX * max(inputs.scale, 1.0) < FP32_MAX)] = np.inf
-    known = survey(inputs, rows) if (np.tanh(delta / 2) > U_BF16).any() else None
+    delta = _or_overflow(inputs, rows, _accumulation(inputs, rows, U_FP32))
+    known = look(inputs, rows, "query") if (np.tanh(delta / 2) > U_BF16).any() else None
     return _bound(inputs, out, _weight_error(delta, known) + _sums(inputs, U_FP32))
 
 
-def fp16_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
-    """Bound for the arithmetic of `int8-tc`: tensor cores, and probabilities as two FP16 numbers.
+def fp16_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
+    """Bound for the arithmetic of `int8-tc`: tensor cores, and probabilities as one FP16 number, in decode as two.
 
     accumulation  tensor cores may truncate where FP32 arithmetic rounds: the terms of fp32_bound with twice the unit
     query         one FP16 number: Q' = fp16(query * key_scale) shifts logits by what `Survey.shift` finds on the row's
@@ -91,19 +91,56 @@ def fp16_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
                   Else four INT8 digits: each channel is off by at most one unit of at most 2^-30 / 0.99 of the largest
                   one, and the sums are exact integers that are rounded to FP32 a few times:
                   scale * max |query * key_scale| * (head_size * 128 * 2^-30 / 0.99 + 10 U_FP32) + 10 U_FP32 * max |x|
-    probability   p * 2^15 in two FP16 parts keeps 22 bits, or an absolute 2^-25 where the residual is subnormal:
-                  (2^-22 + candidates * 2^-40) * v_max; the row sum keeps the unrounded p, so the error does not cancel.
-                  FP32 probabilities, which deep tails get, are better than that.
+    probability   decode: p * 2^15 in two FP16 parts keeps 22 bits, or an absolute 2^-25 where the residual is
+                  subnormal: (2^-22 + candidates * 2^-40) * v_max. Prefill: one FP16 number keeps 11, and flushes by the
+                  same 2^-25: (2^-11 + candidates * 2^-40) * v_max. The row sum keeps the unrounded p, so the error does
+                  not cancel. FP32 probabilities, which deep tails get, are better than that.
     """
-    known = survey(inputs, rows)
+    known = look(inputs, rows, "query")
     shape = inputs.shape
     with np.errstate(invalid="ignore", over="ignore"):
         digit = shape.head_size * CODE_MAX * 2.0**-30 / 0.99 + 10 * U_FP32
         digits = inputs.scale * np.abs(_folded(inputs, rows)).max(axis=-1) * digit + 10 * U_FP32 * known.largest
         half = known.shift + _accumulation(inputs, rows, 2 * U_FP32)
         delta = np.where(_on_half_path(inputs, rows), half, digits)
-    probability = 2.0**-22 + shape.candidates * 2.0**-40
+    probability = (2.0**-22 if inputs.op == "decode" else U_FP16) + shape.candidates * 2.0**-40
     return _bound(inputs, out, _weight_error(delta, known) + _sums(inputs, 2 * U_FP32) + probability)
+
+
+def bf16_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
+    """Bound for `previous` of prefill: keys and values code * scale in BF16, BF16 probabilities, tensor cores.
+
+    keys          fp32(code * key_scale) rounded to BF16 shifts logits by what `Survey.shift` finds on the row's own
+                  keys; query times key is then summed as in fp16_bound, with twice FP32's unit. Infinite where a
+                  partial sum may overflow
+    values        fp32(code * value_scale) rounded to BF16: U_BF16 * v_max, or 2^-133 where that is subnormal
+    probability   BF16 has FP32's exponents, so p in BF16 is off by U_BF16 * p and nothing is flushed above FP32's own
+                  end. If the row sum keeps the unrounded p the output moves by at most U_BF16 * v_max. If it takes the
+                  rounded ones the weights change by factors within exp(+-U_BF16): 2 * tanh(U_BF16 / 2), no more
+    """
+    known = look(inputs, rows, "keys")
+    with np.errstate(invalid="ignore", over="ignore"):
+        delta = _or_overflow(inputs, rows, known.shift + _accumulation(inputs, rows, 2 * U_FP32))
+    relative = _weight_error(delta, known) + _sums(inputs, 2 * U_FP32) + 2 * U_BF16 * (1 + U_BF16)
+    return _bound(inputs, out, relative) + SMALLEST_BF16
+
+
+def key_noise(inputs: SparseInputs, rows: NDArray[np.int64], kv_head: int) -> F64:
+    """[rows] nats: RMS over a KV head's query heads of what BF16 keys typically do to a logit.
+
+    Errors of different channels are taken for independent: scale * sqrt(sum_d query[d]^2 * mean_c rounding[c, d]^2),
+    the mean over up to 4096 positions.
+    """
+    group = inputs.shape.group
+    query = inputs.query[rows, kv_head * group : (kv_head + 1) * group].astype(np.float64)
+    spread = np.square(key_rounding(inputs, kv_head, slice(0, 4096))).mean(axis=0)
+    return inputs.scale * np.sqrt((np.square(query) @ spread).mean(axis=-1))
+
+
+def _or_overflow(inputs: SparseInputs, rows: NDArray[np.int64], delta: F64) -> F64:
+    """`delta`, infinite where a partial sum of a logit may be beyond FP32."""
+    largest = np.abs(_folded(inputs, rows)).sum(axis=-1) * CODE_MAX * max(inputs.scale, 1.0)
+    return np.where(largest < FP32_MAX, delta, np.inf)
 
 
 def _on_half_path(inputs: SparseInputs, rows: NDArray[np.int64]) -> NDArray[np.bool_]:

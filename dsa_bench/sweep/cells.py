@@ -27,6 +27,7 @@ from dsa_bench.oracle.attention import reference
 from dsa_bench.oracle.tolerance import largest_output
 from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.sweep.check import Checker
+from dsa_bench.sweep.cpu_time import refuse_long_launches
 from dsa_bench.sweep.header import run_header
 from dsa_bench.sweep.memory import refuse_beyond_memory
 from dsa_bench.sweep.variants import Place, cell_variants
@@ -79,10 +80,12 @@ def run_cells(
 
     A cell in which no variant is right has checks and no visits. A device or a timer that fails on the way comes back
     beside the lines that there are. Raises BadInput for a record that cannot be written or gone on with and for data
-    that cannot be checked, CannotMeasure for a cell beyond this machine's memory.
+    that cannot be checked, CannotMeasure for a cell beyond this machine's memory or the CPU backend's patience.
     """
     for shape in request.shapes if request.data.source is None else ():
         refuse_beyond_memory(shape)
+    for shape in request.shapes if bench.backend.device.backend == "cpu" else ():
+        refuse_long_launches(shape, bench.backend.device.sm_count)
     hashes = {kernel: bench.backend.kernel_hash(kernel) for kernel in request.measured_kernels}
     header = run_header(request, bench.backend.device, hashes, argv)
     before = _resumed(record, header, bench) if record is not None and resume and record.exists() else None

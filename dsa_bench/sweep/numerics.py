@@ -7,33 +7,41 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from dsa_bench.backends.base import Backend, SparseBuffers, TellsPaths
-from dsa_bench.bench.check import POISON, run_poisoned
+from dsa_bench.bench.check import run_poisoned, unwritten_elements
 from dsa_bench.model.errors import BadInput, CompileFailed, VariantRefused
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.outcome import CaseResult, Outcome
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import CHECKED_KERNELS, EMULATION, SPARSE_KERNELS
+from dsa_bench.model.request import CHECKED_KERNELS, EMULATIONS, SPARSE_KERNELS
+from dsa_bench.model.shape import Op
 from dsa_bench.oracle.attention import Reference, reference
 from dsa_bench.oracle.cases.case import Case, Tolerance
-from dsa_bench.oracle.cases.catalog import DECODE_CASES
+from dsa_bench.oracle.cases.catalog import CASES
 from dsa_bench.oracle.tolerance import SMALLEST_BF16, largest_output
 from dsa_bench.oracle.verdict import Error, measure, pooled_share
 from dsa_bench.splits.geometry import effective_variants
 
 
-def chosen_cases(names: Sequence[str]) -> list[Case]:
+def chosen_cases(names: Sequence[str], op: Op = "decode") -> list[Case]:
     """Cases by name, all without one. Raises BadInput for a name that no case has, listing those that there are."""
-    unknown = [name for name in names if name not in DECODE_CASES]
+    known = CASES[op]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise BadInput(f"--case {unknown[0]}: is none of {', '.join(DECODE_CASES)}")
-    return [DECODE_CASES[name] for name in names or DECODE_CASES]
+        raise BadInput(f"--case {unknown[0]}: is none of {', '.join(known)}")
+    return [known[name] for name in names or known]
 
 
-def chosen_kernels(names: Sequence[str] | None, backend: str) -> list[str]:
-    """Kernels to check, by default all that the backend has. Raises BadInput for the emulation on a GPU."""
-    if names and EMULATION in names and backend != "cpu":
-        raise BadInput(f"--kernels {EMULATION}: runs on the CPU; add --backend cpu")
-    return list(names or (CHECKED_KERNELS if backend == "cpu" else SPARSE_KERNELS))
+def chosen_kernels(names: Sequence[str] | None, backend: str, op: Op = "decode") -> list[str]:
+    """Kernels to check, by default all that the backend has for the operator.
+
+    Raises BadInput for an emulation on a GPU, or of a kernel that the operator does not have.
+    """
+    for name in names or ():
+        if name in EMULATIONS and backend != "cpu":
+            raise BadInput(f"--kernels {name}: runs on the CPU; add --backend cpu")
+        if name not in CHECKED_KERNELS[op]:
+            raise BadInput(f"--kernels {name}: is no kernel of {op}; choose from {', '.join(CHECKED_KERNELS[op])}")
+    return list(names or (CHECKED_KERNELS[op] if backend == "cpu" else SPARSE_KERNELS))
 
 
 def check_cases(
@@ -66,6 +74,7 @@ class _Tally:
         self._paths: Counter[str] | None = None
         self._refusal: str | None = None
         self._defect: str | None = None
+        self._blind: str | None = None
 
     def run(self, label: str, inputs: SparseInputs, oracle: Reference, buffers: SparseBuffers) -> None:
         """Launch every distinct geometry once."""
@@ -77,7 +86,7 @@ class _Tally:
             except (VariantRefused, CompileFailed, BadInput) as refusal:
                 self._refusal = str(refusal)
                 return
-            unwritten = int((out.astype(np.float32) == np.float32(POISON)).sum())
+            unwritten = len(unwritten_elements(out))
             if unwritten:
                 self._defect = f"{unwritten} output elements were never written"
             setting = f"{label}, {plan.split.splits} splits"
@@ -90,7 +99,7 @@ class _Tally:
         bound = self._backend.bound(self._kernel, inputs, oracle.rows, oracle.out)
         largest = float(largest_output(inputs).max()) + SMALLEST_BF16
         if not bound.max() <= largest:
-            self._defect = f"the bound of {bound.max():.3g} sees nothing: no output is larger than {largest:.3g}"
+            self._blind = f"the bound of {bound.max():.3g} sees nothing: no output is larger than {largest:.3g}"
         return bound
 
     def _count_paths(self, plan: VariantPlan, buffers: SparseBuffers) -> None:
@@ -127,11 +136,11 @@ class _Tally:
     def _status(self, used: float) -> tuple[Outcome, str | None]:
         if self._defect is not None:
             return "WRONG", self._defect
-        if not used <= 1:
+        if self._blind is not None or not used <= 1:
             limit = self._case.limit(self._kernel, self._backend.device.backend)
-            if limit is not None and used <= limit.times:
+            if limit is not None and used <= limit.times and (limit.blind or self._blind is None):
                 return "limit", limit.reason
-            return "WRONG", f"{used:.3g} times the tolerance ({_in_words(self._case.tolerance)})"
+            return "WRONG", self._blind or f"{used:.3g} times the tolerance ({_in_words(self._case.tolerance)})"
         taken = [path for path, ctas in (self._paths or {}).items() if ctas]
         if taken and self._case.path is not None and taken[-1] != self._case.path:
             return "WRONG", f"its slowest path was {taken[-1]}, not {self._case.path}"

@@ -13,12 +13,12 @@ from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import SparseRequest
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry
+from dsa_bench.sweep.cpu_time import cpu_launch_s
 from dsa_bench.sweep.variants import Place, cell_variants, side_name
 
 PLAN_SCHEMA = "dsa-bench/plan"
 SETUP_S = 0.4
 """Data, oracle and checks of a cell of the default shape on two cores."""
-CPU_GFLOPS_PER_WORKER = 10.0
 GPU_VISIT_S = 0.004
 
 
@@ -87,5 +87,4 @@ def _estimate_s(request: SparseRequest, backend: str, cta_slots: int | None) -> 
 
 
 def _cpu_visit_s(shape: SparseShape) -> float:
-    flops = 4 * shape.rows * shape.query_heads * shape.candidates * shape.head_size
-    return max(WallTimer.min_visit_us / 1e6, flops / (CPU_GFLOPS_PER_WORKER * 1e9 * cpu_device().sm_count))
+    return max(WallTimer.min_visit_us / 1e6, cpu_launch_s(shape, cpu_device().sm_count))

@@ -22,6 +22,13 @@ def test_the_table(command: Command) -> None:
     assert lines[-1] == "6 checks: 5 ok, 1 refused"
 
 
+def test_prefill_has_cases_and_kernels_of_its_own(command: Command) -> None:
+    outcome = command(*CPU, "--op", "prefill", "--case", "groups", "cancelling-products")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.splitlines()[-1] == "8 checks: 1 limit, 7 ok"
+    assert "cancelling-products, emulation-bf16: limit: a key of 16383 * 64 is 16384 * 64 in BF16" in outcome.out
+
+
 def test_json_holds_every_number_and_no_other(command: Command) -> None:
     outcome = command(*CPU, "--case", "products-beyond-fp32,nan-query", "--kernels", "previous", "--format", "json")
     document = json.loads(outcome.out, parse_constant=lambda text: pytest.fail(text))
@@ -55,7 +62,9 @@ def test_a_case_that_no_kernel_takes_is_exit_3(command: Command) -> None:
     [
         (("--case", "no-such"), "--case no-such: is none of cancelling-products, fine-cancellation, "),
         (("--kernels", "flash"), "'flash' is not one of previous, int8-tc, emulation"),
-        (("--op", "prefill"), "'prefill' is not one of decode"),
+        (("--op", "dense"), "'dense' is not one of decode, prefill"),
+        (("--case", "groups"), "--case groups: is none of"),
+        (("--kernels", "emulation-bf16"), "--kernels emulation-bf16: is no kernel of decode"),
         (("--format", "csv"), "'csv' is not one of table, json"),
         (("--case",), "--case: needs at least one value"),
     ],

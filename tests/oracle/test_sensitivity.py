@@ -15,8 +15,10 @@ from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import CHECKED_KERNELS
 from dsa_bench.oracle.attention import Reference, reference
 from dsa_bench.oracle.cases.case import BOUND
+from dsa_bench.oracle.survey import Norms
 from dsa_bench.oracle.tolerance import CODE_MAX
 from dsa_bench.oracle.verdict import measure
+from dsa_bench.splits.geometry import unsplit_plan
 
 INVALID = np.array([-1, -(2**31), 2**31 - 1, 10**6])
 
@@ -122,7 +124,7 @@ def seeing(backend: CpuBackend, kernel: str, inputs: SparseInputs, oracle: Refer
 def test_every_kernel_is_inside_its_bound(backend: CpuBackend, draw: Draw, splits: int) -> None:
     inputs = draw.inputs()
     oracle = reference(inputs)
-    for kernel in CHECKED_KERNELS:
+    for kernel in CHECKED_KERNELS["decode"]:
         bound = seeing(backend, kernel, inputs, oracle)
         out = output(backend, inputs, kernel, splits)
         judged = np.isfinite(bound)
@@ -137,8 +139,30 @@ def test_bounds_of_ordinary_draws_see_something(backend: CpuBackend) -> None:
     for shift in (0.0, 6.0, 60.0, -60.0):
         inputs = replace(ordinary, query_size=1.0 + shift, key_scale_size=-5.0 - shift).inputs()
         oracle = reference(inputs)
-        for kernel in CHECKED_KERNELS:
+        for kernel in CHECKED_KERNELS["decode"]:
             assert np.isfinite(seeing(backend, kernel, inputs, oracle)).all(), (kernel, shift)
+
+
+@settings(max_examples=150, deadline=None)
+@given(draw=draws())
+def test_every_prefill_kernel_is_inside_its_bound(backend: CpuBackend, draw: Draw) -> None:
+    """Closely looked at, and as the check of all rows looks; the second bound is never the smaller one."""
+    inputs = replace(draw.inputs(), op="prefill")
+    oracle = reference(inputs)
+    for kernel in CHECKED_KERNELS["prefill"]:
+        bound = seeing(backend, kernel, inputs, oracle)
+        found = np.where(np.isfinite(bound), prefill_output(backend, inputs, kernel).astype(np.float64), oracle.out)
+        error = measure(found, oracle, BOUND, bound)
+        assert error.used <= 1, (kernel, error)
+        wide = backend.bound(kernel, inputs, oracle.rows, oracle.out, Norms(inputs).survey)
+        narrow = backend.bound(kernel, inputs, oracle.rows, oracle.out)
+        assert not (wide < narrow).any(), kernel
+
+
+def prefill_output(backend: CpuBackend, inputs: SparseInputs, kernel: str) -> np.ndarray:
+    buffers = backend.load(inputs, "none")
+    buffers.launcher(unsplit_plan(kernel, inputs.shape))(0)
+    return buffers.output()
 
 
 @settings(max_examples=25, deadline=None)
@@ -148,7 +172,7 @@ def test_same_bits_again_and_whatever_the_other_rows_hold(backend: CpuBackend, d
     other = replace(inputs, query=inputs.query.copy(), selected=inputs.selected.copy())
     other.query[1] = np.nan
     other.selected[1] = 3
-    for kernel in CHECKED_KERNELS:
+    for kernel in CHECKED_KERNELS["decode"]:
         first = output(backend, inputs, kernel, splits).view(np.uint16)
         assert (output(backend, inputs, kernel, splits).view(np.uint16) == first).all()
         assert (output(backend, other, kernel, splits).view(np.uint16)[0] == first[0]).all()

@@ -16,12 +16,15 @@ from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference
 from dsa_bench.oracle.emulation import rounds_within
+from dsa_bench.oracle.survey import Norms, key_rounding, survey
 from dsa_bench.oracle.tolerance import (
     QUERY_BUDGET,
     SMALLEST_BF16,
     U_BF16,
+    bf16_bound,
     fp16_bound,
     fp32_bound,
+    key_noise,
     logit_magnitude,
     query_error,
     query_load,
@@ -152,3 +155,47 @@ def test_the_load_is_above_what_the_rounding_does(seed: int, size: float, spread
     for head, at in ((0, 0), (1, 2)):
         within = rounds_within(half[head : head + 1], np.float32(scale), QUERY_BUDGET)
         assert load[at] <= 1 + 2.0**-9 if within else load[at] > 1 - 2.0**-9
+
+
+def test_one_fp16_probability_is_coarser_than_two() -> None:
+    inputs = sparse_inputs(SparseShape(rows=2, context=256, candidates=64), DataSpec())
+    answer = reference(inputs)
+    decode = fp16_bound(inputs, answer.rows, answer.out)
+    prefill = fp16_bound(replace(inputs, op="prefill"), answer.rows, answer.out)
+    v_max = 128 * np.abs(inputs.value_scale).max()
+    assert (prefill > decode).all()
+    assert (prefill - decode).max() <= 2.0**-11 * v_max
+
+
+def test_bf16_keys_move_logits_by_what_the_survey_finds() -> None:
+    """Twice the queries, twice the shift; keys that BF16 holds shift nothing."""
+    inputs = sparse_inputs(SparseShape(rows=2, context=128, candidates=128, op="prefill"), DataSpec())
+    rows = np.arange(2)
+    shift = survey(inputs, rows, "keys").shift
+    keys = inputs.key.astype(np.float64) * inputs.key_scale[:, None].astype(np.float64)
+    stored = (inputs.key.astype(np.float32) * inputs.key_scale[:, None]).astype(BF16).astype(np.float64)
+    query = inputs.query.astype(np.float64).reshape(2, 2, 12, 256)
+    moved = np.abs(np.einsum("rghd,gcd->rghc", query, stored - keys)) / 16
+    allowed = np.array([moved[row, :, :, inputs.selected[row][inputs.selected[row] >= 0]] for row in rows], object)
+    np.testing.assert_allclose(shift, [one.max(axis=0).reshape(24) for one in allowed], rtol=1e-12)
+    louder = replace(inputs, query=(inputs.query.astype(np.float32) * 2).astype(BF16))
+    np.testing.assert_allclose(survey(louder, rows, "keys").shift, 2 * shift, rtol=1e-12)
+    exact = replace(inputs, key_scale=np.full_like(inputs.key_scale, 0.25))
+    assert (survey(exact, rows, "keys").shift == 0).all()
+    out = reference(exact).out
+    assert (bf16_bound(exact, rows, out) > 2 * U_BF16 * 128 * np.abs(inputs.value_scale).min()).all(), "p and values"
+    np.testing.assert_allclose(key_noise(inputs, rows, 1), np.sqrt(np.square(moved[:, 1]).mean(axis=(1, 2))), rtol=0.2)
+
+
+def test_lengths_bound_what_a_survey_finds() -> None:
+    inputs = sparse_inputs(SparseShape(rows=3, context=5000, candidates=300), DataSpec(query_std=2.0))
+    rows, norms = np.arange(3), Norms(inputs)
+    for rounded in ("query", "keys"):
+        near, far = survey(inputs, rows, rounded), norms.survey(inputs, rows, rounded)
+        for name, factor in (("largest", 10.0), ("shift", 10.0)):
+            assert (getattr(far, name) >= getattr(near, name)).all()
+            assert (getattr(far, name) <= factor * getattr(near, name)).all(), "and by no more than chance explains"
+        assert np.isinf(far.others_log).all()
+    longest = np.sqrt(np.square(key_rounding(inputs, 1, slice(None))).sum(axis=1)).max()
+    query = np.sqrt(np.square(inputs.query[:, 12:].astype(float)).sum(axis=-1))
+    np.testing.assert_allclose(norms.survey(inputs, rows, "keys").shift[:, 12:], query * longest / 16, rtol=1e-9)

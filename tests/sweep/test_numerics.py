@@ -13,7 +13,7 @@ from dsa_bench.model.errors import BadInput
 from dsa_bench.model.outcome import CaseResult
 from dsa_bench.model.request import CHECKED_KERNELS, SPARSE_KERNELS
 from dsa_bench.oracle.cases.case import Case, Limit, Tolerance
-from dsa_bench.oracle.cases.catalog import DECODE_CASES
+from dsa_bench.oracle.cases.catalog import DECODE_CASES, PREFILL_CASES
 from dsa_bench.sweep.numerics import check_cases, chosen_cases, chosen_kernels
 
 LONG = ("list-2048", "list-2112", "list-8192", "model-like-1")
@@ -23,6 +23,13 @@ LIMITS = {
     ("products-beyond-fp32", "previous"), ("products-beyond-fp32", "int8-tc"),
     ("sink-24", "emulation"), ("single-channel-sink-16", "emulation"),
 }  # fmt: skip
+
+
+PREFILL_LIMITS = {
+    *(LIMITS - {("sink-24", "emulation"), ("single-channel-sink-16", "emulation")}),
+    *((case.name, limit.kernel) for case in PREFILL_CASES.values() for limit in case.limits if "emu" in limit.kernel),
+}
+PREFILL_LONG = ("list-2048", "list-2112", "list-8192", "model-like-1", "model-like-128")
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +46,32 @@ def checked(backend: Any, case: Case | str, *kernels: str) -> list[CaseResult]:
 
 @pytest.mark.parametrize("name", SHORT)
 def test_every_kernel_of_the_cpu_holds_or_has_declared_its_limit(backend: CpuBackend, name: str) -> None:
-    for result in checked(backend, name, *CHECKED_KERNELS):
+    for result in checked(backend, name, *CHECKED_KERNELS["decode"]):
         expected = "limit" if (name, result.kernel) in LIMITS else "ok"
         if (name, result.kernel) == ("softmax-scale", "emulation"):
             expected = "refused"
         assert result.status == expected, (result.kernel, result.reason)
         assert (result.paths is None) == (result.kernel != "emulation" or expected == "refused")
+
+
+@pytest.mark.parametrize("name", [name for name in PREFILL_CASES if name not in PREFILL_LONG])
+def test_every_prefill_kernel_holds_or_has_declared_its_limit(backend: CpuBackend, name: str) -> None:
+    """Declared limits are all shown: one that an emulation does not need would hide a miss on a GPU."""
+    kernels = CHECKED_KERNELS["prefill"]
+    for result in check_cases([PREFILL_CASES[name]], kernels, backend):
+        expected = "limit" if (name, result.kernel) in PREFILL_LIMITS else "ok"
+        if (name, result.kernel) == ("softmax-scale", "emulation"):
+            expected = "refused"
+        assert result.status == expected, (result.kernel, result.reason)
+        assert result.setting is None or result.setting.endswith(", 1 splits")
+
+
+def test_prefill_is_accurate_over_many_rows(backend: CpuBackend) -> None:
+    """One FP16 probability costs less than 4 % of the floor; BF16 everywhere shows what it declares."""
+    one, bf16 = check_cases([PREFILL_CASES["model-like-128"]], ["emulation", "emulation-bf16"], backend)
+    assert one.status == "ok"
+    assert one.paths == {"half": 256, "digits": 0, "single": 0}
+    assert bf16.status == "limit"
 
 
 def test_a_long_list_holds_too(backend: CpuBackend) -> None:
@@ -117,6 +144,14 @@ def test_a_blind_bound_is_no_pass(backend: CpuBackend) -> None:
     assert "sees nothing" in str(result.reason)
 
 
+def test_a_declared_limit_may_be_that_no_bound_sees_anything(backend: CpuBackend) -> None:
+    (result,) = check_cases([PREFILL_CASES["huge-queries"]], ["emulation-bf16"], backend)
+    assert result.status == "limit"
+    for limits in ((), (Limit("emulation-bf16", "something else"),)):
+        (result,) = check_cases([replace(PREFILL_CASES["huge-queries"], limits=limits)], ["emulation-bf16"], backend)
+        assert (result.status, "sees nothing" in str(result.reason)) == ("WRONG", True)
+
+
 def test_choices() -> None:
     assert [case.name for case in chosen_cases([])] == list(DECODE_CASES)
     assert [case.name for case in chosen_cases(["toy-row", "tail-18"])] == ["toy-row", "tail-18"]
@@ -125,8 +160,15 @@ def test_choices() -> None:
     assert chosen_kernels(None, "cpu") == ["previous", "int8-tc", "emulation"]
     assert chosen_kernels(None, "cuda") == ["previous", "int8-tc"]
     assert chosen_kernels(["int8-tc"], "cuda") == ["int8-tc"]
-    with pytest.raises(BadInput, match="--backend cpu"):
-        chosen_kernels(["emulation"], "cuda")
+    assert chosen_kernels(None, "cpu", "prefill") == ["previous", "int8-tc", "emulation", "emulation-bf16"]
+    assert [case.name for case in chosen_cases([], "prefill")] == list(PREFILL_CASES)
+    for name in ("emulation", "emulation-bf16"):
+        with pytest.raises(BadInput, match="--backend cpu"):
+            chosen_kernels([name], "cuda", "prefill")
+    with pytest.raises(BadInput, match="emulation-bf16: is no kernel of decode; choose from previous, int8-tc, emula"):
+        chosen_kernels(["emulation-bf16"], "cpu")
+    with pytest.raises(BadInput, match="--case groups: is none of"):
+        chosen_cases(["groups"])
 
 
 def test_the_paths_are_those_of_the_launch(backend: CpuBackend) -> None:

@@ -19,10 +19,12 @@ from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import EMULATION
+from dsa_bench.model.request import BF16_EMULATION, EMULATION
 from dsa_bench.oracle import emulation
 from dsa_bench.oracle.attention import F64
-from dsa_bench.oracle.tolerance import fp16_bound, fp32_bound
+from dsa_bench.oracle.emulation_bf16 import attend_row_bf16
+from dsa_bench.oracle.survey import Look, survey
+from dsa_bench.oracle.tolerance import bf16_bound, fp16_bound, fp32_bound
 from dsa_bench.splits.geometry import CpuSparse, SparseGeometry
 
 
@@ -51,7 +53,7 @@ def cpu_kernel_hash(kernel: str) -> str:
 
 
 class CpuBackend:
-    """Both decode kernels in NumPy, and the emulation of the GPU's arithmetic.
+    """Both kernels of either operator in NumPy, and the emulations of the GPU's arithmetic.
 
     BLAS is held to one thread, so that the pool's tasks are the parallelism.
     """
@@ -70,8 +72,12 @@ class CpuBackend:
     def kernel_hash(self, kernel: str) -> str:
         return cpu_kernel_hash(kernel)
 
-    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
-        return (fp16_bound if kernel == EMULATION else fp32_bound)(inputs, rows, out)
+    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
+        bound = {EMULATION: fp16_bound, BF16_EMULATION: bf16_bound}.get(kernel, fp32_bound)
+        return bound(inputs, rows, out, look)
+
+    def rounds_keys(self, kernel: str) -> bool:
+        return kernel == BF16_EMULATION
 
     def device_kernels(self, kernel: str) -> tuple[str, ...]:
         return ()
@@ -110,6 +116,8 @@ class CpuSparseBuffers:
     def launcher(self, variant: VariantPlan) -> Launch:
         if variant.kernel == EMULATION:
             return self._emulated_launch(variant)
+        if variant.kernel == BF16_EMULATION:
+            return self._bf16_launch()
         return self._split_launch(variant) if variant.requested else self._unsplit_launch()
 
     def paths(self, variant: VariantPlan) -> dict[str, int] | None:
@@ -169,15 +177,25 @@ class CpuSparseBuffers:
 
         def attend_row_head(task: int) -> None:
             row, kv_head = divmod(task, shape.kv_heads)
-            out, paths[task] = emulation.attend_row(self._inputs, row, kv_head, variant.split)
+            out, paths[task] = emulation.attend_row(self._inputs, row, kv_head, variant.split, arithmetic)
             self._store(row, kv_head, out)
 
         def launch(_: int) -> None:
             self._run(attend_row_head, shape.row_heads)
             self._paths[variant.name] = paths
 
+        arithmetic = emulation.kernel_arithmetic(shape.op)
         paths: list[dict[str, int]] = [{} for _ in range(shape.row_heads)]
         return launch
+
+    def _bf16_launch(self) -> Launch:
+        shape = self._inputs.shape
+
+        def attend_row_head(task: int) -> None:
+            row, kv_head = divmod(task, shape.kv_heads)
+            self._store(row, kv_head, attend_row_bf16(self._inputs, row, kv_head))
+
+        return lambda _: self._run(attend_row_head, shape.row_heads)
 
     def _merge(self, row: int, kv_head: int, partials: list[kernels.Partial]) -> None:
         self._store(row, kv_head, kernels.merge(partials, self._inputs.value_scale[kv_head]))

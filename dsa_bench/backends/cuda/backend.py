@@ -24,7 +24,8 @@ from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.shape import Op, ceil_div
 from dsa_bench.oracle.attention import F64
-from dsa_bench.oracle.tolerance import fp16_bound, fp32_bound
+from dsa_bench.oracle.survey import Look, survey
+from dsa_bench.oracle.tolerance import bf16_bound, fp16_bound, fp32_bound
 from dsa_bench.splits.geometry import CudaSparse, SparseGeometry
 
 CEILING = {"gather": ("ceiling",), "copy": ("ceiling",)}
@@ -101,8 +102,12 @@ class CudaBackend:
     def device_kernels(self, kernel: str) -> tuple[str, ...]:
         return DEVICE_KERNELS[self.op][kernel]
 
-    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64) -> F64:
-        return (fp16_bound if kernel == "int8-tc" else fp32_bound)(inputs, rows, out)
+    def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
+        previous = fp32_bound if inputs.op == "decode" else bf16_bound
+        return (fp16_bound if kernel == "int8-tc" else previous)(inputs, rows, out, look)
+
+    def rounds_keys(self, kernel: str) -> bool:
+        return self.op == "prefill" and kernel == "previous"
 
     def load(self, inputs: SparseInputs, l2: str) -> "CudaSparseBuffers":
         copies = self._cold_copies(inputs) if l2 == "cold" else 1

@@ -41,12 +41,14 @@ class Limit:
     """A kernel's design cannot meet a case: it shows an error of up to `times` the tolerance. A reported row, no miss.
 
     backend  where that is so; None: wherever the kernel runs
+    blind    the kernel's bound says nothing here: any output would be within it
     """
 
     kernel: str
     reason: str
     times: float = float("inf")
     backend: str | None = None
+    blind: bool = False
 
 
 @dataclass(frozen=True, slots=True)

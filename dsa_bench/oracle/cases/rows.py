@@ -51,7 +51,7 @@ def _by_rows(draw: Draw) -> tuple[Setting, ...]:
     return tuple(Setting(f"{rows} rows", partial(draw, rows=rows)) for rows in (1, 3, 8))
 
 
-def _model_like(rows: int, seed: int) -> SparseInputs:
+def model_like(rows: int, seed: int) -> SparseInputs:
     return row_inputs(rows=rows, valid=2048, entries=2048, seed=seed)
 
 
@@ -236,7 +236,7 @@ SCALES = (
     Case(
         "model-like-1",
         "1 row of data like a model's, pooled over 16 seeds",
-        tuple(Setting(f"seed {seed}", partial(_model_like, 1, seed)) for seed in range(16)),
+        tuple(Setting(f"seed {seed}", partial(model_like, 1, seed)) for seed in range(16)),
         (0, 1),
         Tolerance("rms over floor", 1.04),
         path="half",
@@ -244,7 +244,7 @@ SCALES = (
     Case(
         "model-like-8",
         "8 rows of data like a model's",
-        _one("8 rows", partial(_model_like, 8, 0)),
+        _one("8 rows", partial(model_like, 8, 0)),
         (0, 2),
         Tolerance("rms over floor", 1.04),
         path="half",
