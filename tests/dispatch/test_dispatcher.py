@@ -398,7 +398,7 @@ class FakeDriver:
 
 
 def test_a_prepared_call_costs_its_raw_launches(monkeypatch: pytest.MonkeyPatch, inputs: SparseInputs) -> None:
-    """At most 10 us of host time beyond them; the real wrapper is some 0.2 us. Nothing else reaches the driver."""
+    """At most 10 us of host time beyond them; the wrapper itself is some 0.1 us. Nothing else reaches the driver."""
     driver = FakeDriver()
     monkeypatch.setattr("dsa_bench.backends.cuda.launch.load", lambda _: driver)
     facts = SimpleNamespace(
