@@ -73,10 +73,7 @@ def decode(
     )
     if resume and record is None:
         raise BadInput("--resume: needs --record FILE, the run to go on with")
-    if (sms is None) != (resident is None) or (sms is not None and not plan):
-        raise BadInput("--sms, --resident: go together and with --plan, where they stand for the device's facts")
-    if sms is not None and backend == "cpu":
-        raise BadInput("--sms, --resident: are facts of a GPU, and --backend cpu has none")
+    opt.refuse_lone_device_facts(sms, resident, plan, backend)
     if plan:
         if record is not None or explain:
             raise BadInput("--plan: measures nothing, so --record, --resume and --explain have no use beside it")

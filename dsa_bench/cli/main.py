@@ -14,14 +14,17 @@ from dsa_bench.cli.decode import decode
 from dsa_bench.cli.env import env
 from dsa_bench.cli.kernels import kernels
 from dsa_bench.cli.lists import ListCommand
+from dsa_bench.cli.map import map_app
 from dsa_bench.cli.report import report
+from dsa_bench.cli.tune import tune
 from dsa_bench.model.errors import CannotMeasure, DsaBenchError
 
 INTERRUPTED = 130
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (decode, report, check, kernels, env):
+for command in (decode, tune, report, check, kernels, env):
     app.command(cls=ListCommand)(command)
+app.add_typer(map_app, name="map")
 
 
 def _version(asked: bool) -> None:

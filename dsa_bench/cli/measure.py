@@ -2,6 +2,7 @@
 """From a request to a run: open what measures, follow it, and judge what came of it."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,17 @@ if TYPE_CHECKING:
     from dsa_bench.sweep.cells import Measured
 
 
-def measure(request: SparseRequest, backend_name: str, record: Path | None, resume: bool, explain: bool) -> "Measured":
-    """Measure the request on the backend asked for. An interrupt says where the record is."""
+def measure(
+    asked: "SparseRequest | Callable[[Backend], SparseRequest]",
+    backend_name: str,
+    record: Path | None,
+    resume: bool,
+    explain: bool,
+) -> "Measured":
+    """Measure the request on the backend asked for. An interrupt says where the record is.
+
+    asked  the request, or a function that makes a decode request for the backend that was opened
+    """
     from dsa_bench.backends.select import open_backend
     from dsa_bench.bench.clocks import open_clocks
     from dsa_bench.bench.select import open_timer
@@ -26,8 +36,9 @@ def measure(request: SparseRequest, backend_name: str, record: Path | None, resu
     from dsa_bench.sweep.variants import Place, same_launches
 
     with only_the_result_on_stdout():
-        backend, *said = open_backend(backend_name, request.op)
+        backend, *said = open_backend(backend_name, asked.op if isinstance(asked, SparseRequest) else "decode")
         try:
+            request = asked if isinstance(asked, SparseRequest) else asked(backend)
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
             if explain:
                 for shape in request.shapes:

@@ -17,6 +17,7 @@ from dsa_bench.cli.values import (
     one_number,
     one_of,
 )
+from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import BACKENDS, L2_MODES, SPARSE_KERNELS, TIMERS
 from dsa_bench.report.formats import FORMATS
 
@@ -31,6 +32,14 @@ def list_option(flag: str, parser: Callable[[str], Any], help: str, metavar: str
     option = _option(flag, parser, help, metavar)
     option.callback = flatten
     return option
+
+
+def refuse_lone_device_facts(sms: int | None, resident: int | None, plan: bool, backend: str) -> None:
+    """Raises BadInput unless --sms and --resident stand together, beside --plan and for a GPU."""
+    if (sms is None) != (resident is None) or (sms is not None and not plan):
+        raise BadInput("--sms, --resident: go together and with --plan, where they stand for the device's facts")
+    if sms is not None and backend == "cpu":
+        raise BadInput("--sms, --resident: are facts of a GPU, and --backend cpu has none")
 
 
 Rows = Annotated[list[int], list_option("--rows", integer_list(1), "Query tokens in the launch.", "N...")]
@@ -100,6 +109,12 @@ Inputs = Annotated[
 Format = Annotated[str, _option("--format", one_of(FORMATS), "Of the result on stdout.", "|".join(FORMATS))]
 Record = Annotated[
     Path | None, _option("--record", file_name, "Append every visit to this new file (JSON Lines).", "FILE")
+]
+OutputFile = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--output", parser=file_name, help="Write here, aside and renamed, not to stdout.", metavar="FILE"
+    ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the file that --record names.")]
 Plan = Annotated[bool, typer.Option("--plan", help="Print what would be measured, as JSON, and measure nothing.")]

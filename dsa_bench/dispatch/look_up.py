@@ -74,14 +74,20 @@ def applicable(splits_map: SplitsMap, facts: LaunchFacts) -> tuple[MapTable | No
     Without a table the line names every field that differs in the nearest one, with both values; with one, the driver
     and the run time if they differ.
     """
-    differing = [(table, _differences(splits_map, table, facts, MUST_MATCH)) for table in splits_map.tables]
-    if not differing:
+    table = nearest(splits_map, facts)
+    if table is None:
         return None, ["the map holds no table; the automatic rule decides"]
-    table, found = min(differing, key=lambda pair: _distance(pair[1]))
+    found = _differences(splits_map, table, facts, MUST_MATCH)
     if found:
         return None, [f"the map is not used: {_said(found)}; the automatic rule decides"]
     newer = _differences(splits_map, table, facts, SHOULD_MATCH)
     return MapTable(table), [f"the map was tuned otherwise and is used: {_said(newer)}; tune again"] if newer else []
+
+
+def nearest(splits_map: SplitsMap, facts: LaunchFacts) -> SplitTable | None:
+    """The table that differs from the launch in the fewest facts that must match; None in a map without tables."""
+    differing = [(table, _differences(splits_map, table, facts, MUST_MATCH)) for table in splits_map.tables]
+    return min(differing, key=lambda pair: _distance(pair[1]), default=(None, ()))[0]
 
 
 _Differences = list[tuple[str, object, object]]

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, ge
 
 T = TypeVar("T")
 _UNIONS = (UnionType, Union)
-LINE = 160
+LINE = 240
 """Characters up to which an object or list stays on one line."""
 
 

@@ -25,6 +25,11 @@ SPLIT_KERNELS = ("int8-tc", EMULATION)
 TIMERS = ("auto", "cupti", "events", "wall")
 L2_MODES = ("warm", "cold")
 BACKENDS = ("auto", "cpu", "cuda")
+MIN_TUNED_ROUNDS = 16
+"""Fewest rounds of a cell in a tuned map: halves of 8 have pairs enough to choose on one and score on the other.
+
+Also the fewest of a cell that ends because its intervals are narrow enough.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +86,16 @@ class DataSpec:
 class Policy:
     """How a run is measured (docs/measuring.md).
 
-    rounds  paired rounds for each cell, even; None takes as many mirrored pairs as `budget_s` allows
+    rounds     paired rounds for each cell, even; None takes as many mirrored pairs as `budget_s` allows
+    precision  half-width of the 95 % interval of each variant's ratio to the automatic rule at which a cell ends
+               before its rounds do; None never ends it so
     """
 
     rounds: int | None = 16
     budget_s: float | None = None
     timer: str = "auto"
     l2: str = "warm"
+    precision: float | None = None
 
     def __post_init__(self) -> None:
         if self.rounds is not None and (self.rounds < 2 or self.rounds % 2):

@@ -30,6 +30,7 @@ from dsa_bench.sweep.check import Checker
 from dsa_bench.sweep.cpu_time import refuse_long_launches
 from dsa_bench.sweep.header import run_header
 from dsa_bench.sweep.memory import refuse_beyond_memory
+from dsa_bench.sweep.precision import Precision
 from dsa_bench.sweep.variants import Place, cell_variants
 
 
@@ -159,21 +160,24 @@ class _Cell:
         self._shape = shape
         self._plans = cell_variants(request, Place.of(request, bench.backend), shape)
         self._checks = {check.variant: check for check in run.checks if check.cell == shape.key}
+        earlier = {index: visits for cell, index, visits in complete_rounds(run) if cell == shape.key}
         self._done = {
-            index: min(visit.clocks.get("sm_mhz", math.inf) for visit in visits)
-            for cell, index, visits in complete_rounds(run)
-            if cell == shape.key
+            index: min(visit.clocks.get("sm_mhz", math.inf) for visit in visits) for index, visits in earlier.items()
         }
+        self._earlier = [visit for visits in earlier.values() for visit in visits]
         self._attempts = {visit.round: visit.attempt + 1 for visit in run.visits if visit.cell == shape.key}
 
     @property
     def complete(self) -> bool:
         """Whether an earlier run took every round that is asked for."""
         rounds = self._request.policy.rounds
-        return rounds is not None and self._done.keys() >= set(range(rounds))
+        if rounds is not None and self._done.keys() >= set(range(rounds)):
+            return True
+        names = [check.variant for check in self._checks.values() if check.status == "ok"]
+        precision = self._precision(names, self._control(names)) if names else None
+        return precision is not None and precision.reached()
 
     def measure(self, listener: Listener, deadline_s: float | None) -> Iterator[Check | Visit]:
-        rounds = self._request.policy.rounds
         refuse_beyond_memory(self._shape)
         inputs = cell_inputs(self._shape, self._request.data)
         refuse_reachable_poison(float(largest_output(inputs).max()))
@@ -182,12 +186,12 @@ class _Cell:
             raise BadInput(f"--resume: the inputs of {self._shape.key} differ from the record's; name another --record")
         buffers = self._bench.backend.load(inputs, self._bench.l2)
         try:
-            yield from self._measure(inputs, data_hash, buffers, listener, Stop(rounds, deadline_s))
+            yield from self._measure(inputs, data_hash, buffers, listener, deadline_s)
         finally:
             buffers.close()
 
     def _measure(
-        self, inputs: SparseInputs, data_hash: str, buffers: SparseBuffers, listener: Listener, stop: Stop
+        self, inputs: SparseInputs, data_hash: str, buffers: SparseBuffers, listener: Listener, deadline_s: float | None
     ) -> Iterator[Check | Visit]:
         oracle = reference(inputs)
         floor = oracle.rounding_floor
@@ -211,11 +215,18 @@ class _Cell:
         if not right:
             return
         try:
-            slots = round_slots(right, self._control(right, plans), pilot(right, self._bench.timer))
+            names = [variant.name for variant in right]
+            control = self._control(names)
+            slots = round_slots(right, control, pilot(right, self._bench.timer))
             rounds = self._request.policy.rounds
+            precision = self._precision(names, control)
+            stop = Stop(rounds, deadline_s, enough=None if precision is None else precision.reached)
             listener.begin_rounds(None if rounds is None else (rounds - len(self._done)) * len(slots))
             for sample in take_rounds(slots, self._bench.timer, stop, self._bench.clocks, self._done, self._attempts):
-                yield self._visit_line(plans[sample.variant], sample)
+                visit = self._visit_line(plans[sample.variant], sample)
+                if precision is not None:
+                    precision.add(visit.variant, visit.round, visit.control, visit.attention_us)
+                yield visit
                 listener.visited()
         finally:
             self._bench.timer.forget()
@@ -225,10 +236,18 @@ class _Cell:
         kernels = self._bench.backend.device_kernels(plan.kernel)
         return Variant(plan.name, launch, partial(checker.check, plan, launch), kernels, buffers.copies)
 
-    def _control(self, right: list[Variant], plans: dict[str, VariantPlan]) -> str:
+    def _precision(self, names: list[str], control: str) -> Precision | None:
+        """What ends the cell early, with the complete rounds of an earlier run in it; None where nothing does."""
+        if self._request.policy.precision is None:
+            return None
+        precision = Precision(self._request.policy.precision, control, names)
+        for visit in self._earlier:
+            precision.add(visit.variant, visit.round, visit.control, visit.attention_us)
+        return precision
+
+    def _control(self, names: list[str]) -> str:
         """The automatic rule's variant, else `previous`, else the first: visited twice a round."""
-        names = [variant.name for variant in right]
-        automatic = (name for name in names if AUTOMATIC in plans[name].requested)
+        automatic = (plan.name for plan in self._plans if AUTOMATIC in plan.requested and plan.name in names)
         return next(automatic, "previous" if "previous" in names else names[0])
 
     def _check_line(self, plan: VariantPlan, outcome: Checked, data_hash: str, floor: float) -> Check:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from map_doubles import table
 
 from dsa_bench.dispatch.look_up import MapTable, applicable
 from dsa_bench.model.splits_map import MapRule
@@ -73,10 +74,10 @@ def test_tables_of_one_file_are_told_apart(make_map: Any, make_table: Any, make_
         make_table(kv_heads=kv_heads, kernel=kernel, rules=(MapRule((8, 8), (32, 32), value),))
         for kv_heads, kernel, value in ((2, "int8-tc", 2), (4, "int8-tc", 4), (2, "later", 3))
     ]
-    for table in tables:
-        found, said = applicable(make_map(*tables), make_facts(kv_heads=table.kv_heads, kernel=table.kernel))
+    for one in tables:
+        found, said = applicable(make_map(*tables), make_facts(kv_heads=one.kv_heads, kernel=one.kernel))
         assert found is not None
-        assert (found.tiles_per_split(8, 32), said) == (table.rules[0].tiles_per_split, [])
+        assert (found.tiles_per_split(8, 32), said) == (one.rules[0].tiles_per_split, [])
     _, said = applicable(make_map(*tables), make_facts(kernel_hash="changed"))
     assert said == [
         f"the map is not used: kernel_hash is {'ab' * 8} in the map and changed here; the automatic rule decides"
@@ -99,8 +100,6 @@ Ranges = st.tuples(st.integers(1, 12), st.integers(1, 12)).map(sorted).map(tuple
 
 @given(rectangles=st.lists(st.tuples(Ranges, Ranges), max_size=8))
 def test_a_look_up_is_the_rule_that_contains_it(rectangles: Any) -> None:
-    from tests.dispatch.conftest import table
-
     rules: list[MapRule] = []
     for rows, tiles in sorted(rectangles):
         if not any(_inside(rule, r, t) for rule in rules for r in _span(rows) for t in _span(tiles)):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from map_doubles import DAMAGED
 
 from dsa_bench.dispatch.map_file import map_text, read_map, splits_schema, write_map
 from dsa_bench.model.documents import Misfit
@@ -144,15 +145,6 @@ def test_what_does_not_fit_is_named_with_its_place(
         read_map(path)
     assert str(refused.value).startswith(f"{path}: {said}")
     assert "\n" not in str(refused.value)
-
-
-DAMAGED = [
-    (b"", "line 1 column 1 is not JSON"), (b'{"schema":1,"entries":[', "line 1 column 24 is not JSON"),
-    (b"\xff\xfe", "byte 0 is not UTF-8 text"), (b"[]", "/ is no object"), (b"null", "/ is no object"),
-    (b"\xef\xbb\xbf{}", "line 1 column 1 is not JSON"), (b"[" * 100_000, "/ is not JSON that can be read"),
-    (b"{}", "/schema is 'None'"), (b"{} {}", "line 1 column 4 is not JSON"),
-    (b'{"schema":' + b"9" * 5000 + b"}", "/ is not JSON that can be read"),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(("data", "said"), DAMAGED)
