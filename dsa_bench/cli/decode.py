@@ -2,6 +2,7 @@
 """`dsa-bench decode`."""
 
 import itertools
+from pathlib import Path
 
 import typer
 
@@ -11,9 +12,13 @@ from dsa_bench.cli.measure import judge, measure
 from dsa_bench.cli.sides import dispatcher_sides
 from dsa_bench.cli.sources import cells_of_inputs, with_scales
 from dsa_bench.cli.tables import print_tables
+from dsa_bench.model.costs import SplitCosts
+from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.request import SPARSE_KERNELS, DataSpec, Policy, SparseRequest
+from dsa_bench.model.request import SPARSE_KERNELS, SPLIT_KERNELS, DataSpec, Policy, SparseRequest
 from dsa_bench.model.shape import SparseShape
+from dsa_bench.splits.model_file import read_model
+from dsa_bench.splits.registry import MODEL
 
 DEFAULT_ROUNDS = 16
 
@@ -50,6 +55,9 @@ def decode(
     resident: opt.Resident = None,
     explain: opt.Explain = False,
     ceiling: opt.Ceiling = False,
+    rules: opt.Rules = None,
+    model: opt.Model = None,
+    pad_smem: opt.PadSmem = 0,
 ) -> None:
     """Measure the decode kernels over a grid of shapes, in paired rounds, after checking each against FP64."""
     if inputs is not None:
@@ -70,6 +78,9 @@ def decode(
         ceiling=ceiling,
         sides=sides,
         splits=tuned_map,
+        rules=tuple(rules or ()),
+        costs=_costs(rules or [], model, kernels),
+        pad_smem=pad_smem,
     )
     if resume and record is None:
         raise BadInput("--resume: needs --record FILE, the run to go on with")
@@ -81,8 +92,8 @@ def decode(
             raise BadInput(f"--format {format}: --plan prints JSON, and only that")
         from dsa_bench.sweep.plan import plan_document
 
-        cta_slots = None if sms is None or resident is None else sms * resident
-        emit(plan_document(request, backend, cta_slots))
+        slots = None if sms is None or resident is None else DeviceSlots(sms, resident)
+        emit(plan_document(request, backend, slots))
         return
     measured = measure(request, backend, record, resume, explain)
     if measured.failure is not None and not measured.run.visits:
@@ -91,3 +102,12 @@ def decode(
     if measured.failure is not None:
         raise measured.failure
     judge(tables)
+
+
+def _costs(rules: list[str], model: Path | None, kernels: list[str]) -> SplitCosts | None:
+    """The constants of the rule `model`, if it is asked for. Raises BadInput for options that do not go together."""
+    if rules and not set(kernels) & set(SPLIT_KERNELS):
+        raise BadInput("--rules: choose splits of int8-tc, and --kernels leaves it out")
+    if (MODEL in rules) != (model is not None):
+        raise BadInput("--rules model, --model FILE: go together; FILE is what `dsa-bench rule fit` wrote")
+    return None if model is None else read_model(model).costs

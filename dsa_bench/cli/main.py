@@ -15,16 +15,19 @@ from dsa_bench.cli.env import env
 from dsa_bench.cli.kernels import kernels
 from dsa_bench.cli.lists import ListCommand
 from dsa_bench.cli.map import map_app
+from dsa_bench.cli.regret import regret
 from dsa_bench.cli.report import report
+from dsa_bench.cli.rule import rule
 from dsa_bench.cli.tune import tune
 from dsa_bench.model.errors import CannotMeasure, DsaBenchError
 
 INTERRUPTED = 130
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (decode, tune, report, check, kernels, env):
+for command in (decode, tune, report, regret, check, kernels, env):
     app.command(cls=ListCommand)(command)
 app.add_typer(map_app, name="map")
+app.add_typer(rule, name="rule")
 
 
 def _version(asked: bool) -> None:

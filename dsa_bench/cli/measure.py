@@ -36,7 +36,8 @@ def measure(
     from dsa_bench.sweep.variants import Place, same_launches
 
     with only_the_result_on_stdout():
-        backend, *said = open_backend(backend_name, asked.op if isinstance(asked, SparseRequest) else "decode")
+        op, pad_smem = (asked.op, asked.pad_smem) if isinstance(asked, SparseRequest) else ("decode", 0)
+        backend, *said = open_backend(backend_name, op, pad_smem)
         try:
             request = asked if isinstance(asked, SparseRequest) else asked(backend)
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
@@ -48,6 +49,10 @@ def measure(
                 said += same_launches(request, Place.of(request, backend), shape)
             if request.ceiling and not on_gpu:
                 raise CannotMeasure("--ceiling: measures GPU kernels, and no GPU is used here; leave it out")
+            if request.pad_smem and not on_gpu:
+                raise CannotMeasure(
+                    "--pad-smem: adds shared memory to a GPU kernel, and no GPU is used here; leave it out"
+                )
             clocks = open_clocks() if on_gpu else None
             if on_gpu and clocks is None:
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
@@ -64,11 +69,13 @@ def measure(
 
 def _explain(request: SparseRequest, backend: "Backend", shape: SparseShape) -> list[str]:
     from dsa_bench.splits.explain import explain_cell
+    from dsa_bench.splits.registry import named_rules
     from dsa_bench.sweep.variants import Place, explain_choices
 
     if request.sides:
         return explain_choices(request, Place.of(request, backend), shape)
-    return explain_cell(backend.geometry, shape, request.measured_kernels, request.tiles_per_split)
+    rules = named_rules(request.rules, request.costs)
+    return explain_cell(backend.geometry, shape, request.measured_kernels, request.tiles_per_split, rules)
 
 
 def judge(tables: "list[CellTable]") -> None:

@@ -16,10 +16,12 @@ from dsa_bench.cli.values import (
     one_integer,
     one_number,
     one_of,
+    share,
 )
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import BACKENDS, L2_MODES, SPARSE_KERNELS, TIMERS
 from dsa_bench.report.formats import FORMATS
+from dsa_bench.splits.registry import AUTO, RULE_NAMES
 
 
 def _option(flag: str, parser: Callable[[str], Any], help: str, metavar: str) -> Any:
@@ -120,6 +122,35 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on with the file that
 Plan = Annotated[bool, typer.Option("--plan", help="Print what would be measured, as JSON, and measure nothing.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Say which kernel and geometry each cell takes and why.")]
 Ceiling = Annotated[bool, typer.Option("--ceiling", help="Also measure a gather of the same bytes, and a copy.")]
+Rules = Annotated[
+    list[str] | None,
+    list_option(
+        "--rules",
+        name_list(RULE_NAMES),
+        f"Also measure the splits that these rules choose: {', '.join(RULE_NAMES)}.",
+        "NAME...",
+    ),
+]
+ScoredRules = Annotated[
+    list[str] | None,
+    list_option("--rule", name_list((AUTO, *RULE_NAMES)), f"From {', '.join((AUTO, *RULE_NAMES))}.", "NAME..."),
+]
+Model = Annotated[
+    Path | None, _option("--model", file_name, "Constants of the rule model, as `rule fit` wrote them.", "FILE")
+]
+PadSmem = Annotated[
+    int,
+    _option("--pad-smem", one_integer(0), "Add shared memory to int8-tc, so that fewer CTAs are resident.", "BYTES"),
+]
+RecordedResident = Annotated[
+    int | None,
+    _option("--resident", one_integer(1), "Resident CTAs per multiprocessor, if the record does not say.", "N"),
+]
+MaxRegret = Annotated[
+    float | None,
+    _option("--max-regret", share, "Exit 1 if a rule's mean regret is surely above this: 2% or 0.02.", "SHARE"),
+]
+RunFile = Annotated[Path, typer.Argument(help="A run that --record wrote.", metavar="RUN")]
 Sms = Annotated[
     int | None, _option("--sms", one_integer(1), "With --plan: multiprocessors of the device to plan for.", "N")
 ]

@@ -8,7 +8,7 @@ import typer
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import MapFile, Side
 
-CHOSEN_BY_THE_DISPATCHER = ("kernels", "tiles_per_split")
+CHOSEN_BY_THE_DISPATCHER = ("kernels", "tiles_per_split", "rules")
 
 
 def dispatcher_sides(

@@ -11,6 +11,7 @@ from dsa_bench.cli.console import emit, note
 from dsa_bench.cli.measure import measure
 from dsa_bench.cli.sources import given, with_scales
 from dsa_bench.cli.values import file_name, integer_list, one_integer, one_of, percentage
+from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import DataSpec, SparseRequest
 
@@ -121,8 +122,8 @@ def tune(
             raise BadInput("--plan: measures nothing, so --record, --resume and -o have no use beside it")
         from dsa_bench.sweep.plan import plan_document
 
-        cta_slots = None if sms is None or resident is None else sms * resident
-        emit(plan_document(request(backend != "cpu"), backend, cta_slots))
+        slots = None if sms is None or resident is None else DeviceSlots(sms, resident)
+        emit(plan_document(request(backend != "cpu"), backend, slots))
         return
     if resume and record is None:
         raise BadInput("--resume: needs --record FILE, the run to go on with")

@@ -132,7 +132,7 @@ def launch_facts(shape: SparseShape, host: Host, l2: str) -> LaunchFacts:
         device=device.name,
         compute_capability=device.compute_capability,
         sm_count=device.sm_count,
-        cta_slots=host.geometry.cta_slots,
+        cta_slots=host.geometry.slots.ctas,
         tile=TILE,
         head_size=shape.head_size,
         group=shape.group,

@@ -36,6 +36,7 @@ class Header:
 class Check:
     """The correctness run of one variant in one cell, on the inputs that are timed afterwards.
 
+    rules           names of the split rules, of those asked, that choose this variant; absent in older records
     rms_error       RMS(out - reference) / RMS(reference) over the checked rows
     rounding_floor  the same for the FP64 reference rounded to BF16
     """
@@ -53,6 +54,7 @@ class Check:
     reason: str | None
     rms_error: float | None
     rounding_floor: float | None
+    rules: tuple[str, ...] = ()
     kind: Literal["check"] = "check"
 
 
@@ -85,6 +87,9 @@ class Visit(NamedTuple):
     clocks: dict[str, float] = {}  # noqa: RUF012 - never written to
     kind: Literal["visit"] = "visit"
 
+
+OPTIONAL: dict[type, frozenset[str]] = {Check: frozenset({"rules"})}
+"""Fields that came after the first records: a line without one has its default."""
 
 Line = Header | Check | Visit
 

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dsa_bench.model.costs import SplitCosts
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.shape import Op, SparseShape
 
@@ -134,6 +135,8 @@ class SparseRequest:
     sides   where there are any, the variants are what the dispatcher takes with each, and `kernels` and
             `tiles_per_split` say nothing
     splits  the dispatcher's tuned map
+    rules    split rules whose own choice is measured too; costs, the constants of the rule `model`
+    pad_smem bytes of shared memory added to the split kernel, so that fewer of its CTAs are resident
     """
 
     shapes: tuple[SparseShape, ...]
@@ -144,6 +147,9 @@ class SparseRequest:
     ceiling: bool = False
     sides: tuple[Side, ...] = ()
     splits: MapFile | None = None
+    rules: tuple[str, ...] = ()
+    costs: SplitCosts | None = None
+    pad_smem: int = 0
 
     @property
     def op(self) -> Op:

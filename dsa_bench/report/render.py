@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dsa_bench.report.cells import CellTable, VariantRow
-from dsa_bench.report.words import conclusion
+from dsa_bench.report.words import asked_for, conclusion
 
 TABLE_SCHEMA = "dsa-bench/decode-table"
 
@@ -25,6 +25,7 @@ def _flat(table: CellTable, row: VariantRow) -> dict[str, Any]:
         **{name: int(value) for name, value in table.shape.items() if value.isdecimal()},
         "kernel": check.kernel,
         "tiles_per_split_requested": list(check.requested),
+        "rules": list(check.rules),
         "tiles_per_split": check.tiles_per_split,
         "splits": check.splits,
         "ctas": check.ctas,
@@ -72,8 +73,8 @@ def to_csv(tables: list[CellTable]) -> str:
         writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            requested = " ".join(map(str, row["tiles_per_split_requested"]))
-            writer.writerow({**row, "tiles_per_split_requested": requested})
+            joined = {name: " ".join(map(str, row[name])) for name in ("tiles_per_split_requested", "rules")}
+            writer.writerow({**row, **joined})
     return out.getvalue().rstrip("\n")
 
 
@@ -115,7 +116,7 @@ def _columns(tables: list[CellTable]) -> list[str]:
 def _cells(row: VariantRow, with_share: bool) -> list[str]:
     """One variant as text, under `_columns`."""
     check, ratio = row.check, row.speedup
-    asked = " = ".join("auto" if value == 0 else str(value) for value in check.requested) or "-"
+    asked = " = ".join(asked_for(check)) or "-"
     time = row.status.replace("_", " ") if row.time_us is None else time_text(row.time_us)
     speedup = "-" if ratio is None else f"{ratio.centre:.2f}x"
     interval = "-" if ratio is None or ratio.interval is None else "{:.2f}-{:.2f}".format(*ratio.interval)

@@ -265,6 +265,7 @@ class _Cell:
             reason=outcome.reason,
             rms_error=outcome.rms_error,
             rounding_floor=floor,
+            rules=plan.rules,
         )
 
     def _visit_line(self, plan: VariantPlan, sample: Sample) -> Visit:

@@ -8,6 +8,7 @@ from typing import Any
 from dsa_bench.backends.cpu.backend import cpu_device
 from dsa_bench.bench.select import refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
+from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import SparseRequest
@@ -22,17 +23,17 @@ SETUP_S = 0.4
 GPU_VISIT_S = 0.004
 
 
-def plan_document(request: SparseRequest, backend: str, cta_slots: int | None) -> str:
-    """Requested configurations always; effective ones for the CPU backend or for given `cta_slots`; a time estimate.
+def plan_document(request: SparseRequest, backend: str, slots: DeviceSlots | None) -> str:
+    """Requested configurations always; effective ones for the CPU backend or for given `slots`; a time estimate.
 
     The estimate is rough: it knows the number of visits, not this machine.
     """
     refuse_gpu_timer(request.policy.timer, backend)
-    if request.ceiling and backend == "cpu":
-        raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
+    refuse_gpu_options(request, backend)
     geometry: SparseGeometry | None = None
-    if cta_slots is not None:
-        geometry = CudaSparse(cta_slots)
+    cta_slots = None if slots is None else slots.ctas
+    if slots is not None:
+        geometry = CudaSparse(slots.ctas, slots.resident)
     elif backend == "cpu":
         geometry = CpuSparse(cpu_device().sm_count)
     document = {
@@ -44,12 +45,22 @@ def plan_document(request: SparseRequest, backend: str, cta_slots: int | None) -
         "requested": [{**shape.sizes, **asked} for shape in request.shapes for asked in _asked(request)],
         "kernels": list(request.measured_kernels),
         "sides": [[asdict(option) for option in side] for side in request.sides],
+        "rules": list(request.rules),
+        "pad_smem": request.pad_smem,
         "effective": None if geometry is None else [_effective(request, geometry, shape) for shape in request.shapes],
         "data": asdict(request.data),
         "policy": asdict(request.policy),
         "estimate_s": round(_estimate_s(request, backend, cta_slots), 1),
     }
     return json.dumps(document, indent=1, allow_nan=False)
+
+
+def refuse_gpu_options(request: SparseRequest, backend: str) -> None:
+    """Raises BadInput if the CPU backend was asked for together with what only a GPU has."""
+    if backend == "cpu" and request.ceiling:
+        raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
+    if backend == "cpu" and request.pad_smem:
+        raise BadInput("--pad-smem: adds shared memory to a GPU kernel, and --backend cpu has none")
 
 
 def _asked(request: SparseRequest) -> list[dict[str, Any]]:
@@ -68,6 +79,7 @@ def _variant(variant: VariantPlan) -> dict[str, Any]:
         "name": variant.name,
         "kernel": variant.kernel,
         "requested": list(variant.requested),
+        "rules": list(variant.rules),
         "tiles_per_split": variant.split.tiles_per_split,
         "splits": variant.split.splits,
         "ctas": variant.ctas,
@@ -78,7 +90,8 @@ def _estimate_s(request: SparseRequest, backend: str, cta_slots: int | None) -> 
     if request.policy.budget_s is not None:
         return len(request.shapes) * SETUP_S + request.policy.budget_s
     assert request.policy.rounds is not None
-    slots = 1 + sum(len(request.tiles_per_split) if kernel == "int8-tc" else 1 for kernel in request.measured_kernels)
+    of_split = len(request.tiles_per_split) + len(request.rules)
+    slots = 1 + sum(of_split if kernel == "int8-tc" else 1 for kernel in request.measured_kernels)
     if request.sides:
         slots = 1 + len(request.sides)
     on_gpu = backend == "cuda" or cta_slots is not None

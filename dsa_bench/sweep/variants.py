@@ -22,6 +22,7 @@ from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import CEILINGS, Side, SideOption, SparseRequest
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.splits.geometry import SparseGeometry, effective_variants
+from dsa_bench.splits.registry import named_rules
 
 
 def sides_of(options: Iterable[tuple[str, str]]) -> tuple[Side, ...]:
@@ -91,7 +92,8 @@ def cell_variants(request: SparseRequest, place: Place, shape: SparseShape) -> l
     """Every distinct launch of a cell once, ceilings last."""
     geometry = place.host.geometry
     if not request.sides:
-        return effective_variants(geometry, shape, request.measured_kernels, request.tiles_per_split)
+        rules = named_rules(request.rules, request.costs)
+        return effective_variants(geometry, shape, request.measured_kernels, request.tiles_per_split, rules)
     by_name: dict[str, VariantPlan] = {}
     for choice in cell_choices(request, place, shape):
         assert choice.variant is not None

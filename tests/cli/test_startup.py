@@ -51,7 +51,16 @@ def test_importing_loads_nothing(probe: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "argv", [["--help"], ["decode", "--help"], ["report", "--help"], ["check", "--help"], ["decode", "--rows", "x"]]
+    "argv",
+    [
+        ["--help"],
+        ["decode", "--help"],
+        ["report", "--help"],
+        ["check", "--help"],
+        ["decode", "--rows", "x"],
+        ["rule", "score", "--help"],
+        ["regret", "--help"],
+    ],
 )
 def test_parsing_options_loads_nothing_heavy(probe: Any, argv: list[str]) -> None:
     """F6, pytorch/pytorch#138453: no driver, no stub touched."""
@@ -70,6 +79,9 @@ def test_planning_and_reporting_touch_no_gpu(probe: Any, two_cells: Any, tmp_pat
             ["decode", "--plan", "--backend", "cuda", "--sms", "132", "--resident", "3"],
             ["report", record],
             ["report", record, "--format", "json"],
+            ["regret", record],
+            ["rule", "score", record, "--format", "json"],
+            ["rule", "show", "fa2", "--rows", "8", "--candidates", "2048", "--sms", "132", "--resident", "3"],
         )
     )
     modules, driver = probe(statement)

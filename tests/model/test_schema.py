@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from dsa_bench.model.record import Check, Header, Visit, line_content
+from dsa_bench.model.errors import BadInput
+from dsa_bench.model.record import OPTIONAL, Check, Header, Visit, line_content
+from dsa_bench.model.run import read_run
 from dsa_bench.model.schema import misfitting_field, record_schema
 
 
@@ -48,6 +50,18 @@ def test_wrong_types_are_named(two_cells: Any, cls: type, change: dict[str, Any]
 @pytest.mark.parametrize("cls", [Visit, Check, Header])
 def test_missing_and_unknown_fields_are_named(two_cells: Any, cls: type) -> None:
     good = json.loads(json.dumps(line_content(next(line for line in two_cells.lines if type(line) is cls))))
-    for name in good:
+    for name in good.keys() - OPTIONAL.get(cls, set()):
         assert misfitting_field(cls, {k: v for k, v in good.items() if k != name}) == f"wrong fields {name}"
     assert misfitting_field(cls, good | {"node_us": 1.0}) == "wrong fields node_us"
+
+
+def test_lines_from_before_a_field_came_are_read_with_its_default(two_cells: Any, tmp_path: Path) -> None:
+    """Records of the first versions have no rules in their checks."""
+    whole = two_cells.write(tmp_path / "new.jsonl")
+    old = tmp_path / "old.jsonl"
+    old.write_text(whole.read_text().replace(',"rules":[]', ""))
+    assert len(old.read_text()) < len(whole.read_text())
+    assert read_run(old).checks == read_run(whole).checks
+    old.write_text(whole.read_text().replace(',"rules":[]', ',"rules":["fa2",3]', 1))
+    with pytest.raises(BadInput, match="rules is"):
+        read_run(old)
