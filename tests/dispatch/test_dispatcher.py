@@ -405,7 +405,7 @@ def test_a_prepared_call_costs_its_raw_launches(monkeypatch: pytest.MonkeyPatch,
         dynamic_smem_bytes=0, constants={"head_size": 256, "max_group": 16, "tile": 128, "threads": 128}
     )
     kernels: Any = {
-        name: SimpleNamespace(name=name, function=name, facts=facts, threads=128)
+        name: SimpleNamespace(name=name, function=name, facts=facts, threads=128, dynamic_smem_bytes=0)
         for name in ("decode_int8_tc", "merge_partials")
     }
 

@@ -93,7 +93,7 @@ class CudaBackend:
             if failed:
                 kernels[function] = failed[0]
             elif loaded is not None:
-                smem_bytes = loaded.facts.static_smem_bytes + loaded.facts.dynamic_smem_bytes
+                smem_bytes = loaded.facts.static_smem_bytes + loaded.dynamic_smem_bytes
                 kernels[function] = LoadedKernel(loaded.ptx_target(), smem_bytes)
         return LaunchSite(self._target.number, smem_opt_in_bytes(), kernels)
 
