@@ -3,8 +3,10 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.record import Check, Header, Visit
 from dsa_bench.model.run import Run
 from dsa_bench.model.shape import SparseShape
@@ -28,11 +30,11 @@ def swept(
     header: Mapping[str, Any] | None = None,
 ) -> Run:
     """A run on a fake CPU with `slots` workers. fails: tiles per split -> status of its check, or NaN for no time."""
-    device = {"backend": "cpu", "name": "CPU", "sm_count": slots, "compute_capability": None, "l2_bytes": None,
-              "memory_bytes": None, "driver": None, "runtime": "numpy 2", "compiler": None}  # fmt: skip
+    facts = DeviceFacts("cpu", "CPU", slots, runtime="numpy 2", resident_ctas=1)
     fields: dict[str, Any] = {
         "created": "2026-01-02T03:04:05Z", "version": "0.1.0", "commit": None, "dirty": None, "argv": ("tune",),
-        "seed": 0, "device": device, "versions": {}, "plan": {"op": "decode"}, "kernel_hashes": {"int8-tc": "1" * 16},
+        "seed": 0, "device": asdict(facts), "versions": {}, "plan": {"op": "decode"},
+        "kernel_hashes": {"int8-tc": "1" * 16},
     }  # fmt: skip
     run = Run(Header(**(fields | dict(header or {}))))
     draw = random.Random(seed)

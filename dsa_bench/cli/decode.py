@@ -2,12 +2,14 @@
 """`dsa-bench decode`."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from dsa_bench.cli import options as opt
-from dsa_bench.cli.console import emit
+from dsa_bench.cli.console import emit, note
 from dsa_bench.cli.measure import judge, measure
 from dsa_bench.cli.sides import dispatcher_sides
 from dsa_bench.cli.sources import cells_of_inputs, with_scales
@@ -19,6 +21,9 @@ from dsa_bench.model.request import SPARSE_KERNELS, SPLIT_KERNELS, DataSpec, Pol
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.splits.model_file import read_model
 from dsa_bench.splits.registry import MODEL
+
+if TYPE_CHECKING:
+    from dsa_bench.backends.base import Backend
 
 DEFAULT_ROUNDS = 16
 
@@ -33,7 +38,6 @@ def decode(
     tiles_per_split: opt.TilesPerSplit = [0],
     kernels: opt.Kernels = list(SPARSE_KERNELS),
     option: opt.DispatcherOption = None,
-    splits: opt.Splits = None,
     backend: opt.BackendName = "auto",
     timer: opt.TimerName = "auto",
     l2: opt.L2 = "warm",
@@ -58,6 +62,7 @@ def decode(
     rules: opt.Rules = None,
     model: opt.Model = None,
     pad_smem: opt.PadSmem = 0,
+    splits: opt.Splits = None,
 ) -> None:
     """Measure the decode kernels over a grid of shapes, in paired rounds, after checking each against FP64."""
     if inputs is not None:
@@ -86,6 +91,8 @@ def decode(
         raise BadInput("--resume: needs --record FILE, the run to go on with")
     opt.refuse_lone_device_facts(sms, resident, plan, backend)
     if plan:
+        if splits is not None:
+            raise BadInput("--splits: what a map chooses depends on the device, and --plan asks none; leave one out")
         if record is not None or explain:
             raise BadInput("--plan: measures nothing, so --record, --resume and --explain have no use beside it")
         if format not in ("table", "json"):
@@ -95,13 +102,25 @@ def decode(
         slots = None if sms is None or resident is None else DeviceSlots(sms, resident)
         emit(plan_document(request, backend, slots))
         return
-    measured = measure(request, backend, record, resume, explain)
+    adapt = None if splits is None or sides else _tuned(splits)
+    measured = measure(request, backend, record, resume, explain, adapt)
     if measured.failure is not None and not measured.run.visits:
         raise measured.failure
     tables = print_tables(measured.run, format)
     if measured.failure is not None:
         raise measured.failure
     judge(tables)
+
+
+def _tuned(file: Path) -> "Callable[[SparseRequest, Backend], SparseRequest]":
+    """What a request becomes with the map's choices in it. Raises BadInput naming file and place of a bad map."""
+    from dsa_bench.dispatch.map_file import read_map
+    from dsa_bench.sweep.tuned import with_tuned
+
+    splits_map = read_map(file)
+    return lambda request, backend: with_tuned(
+        request, backend, str(file), splits_map, lambda line: note(f"warning: {line}")
+    )
 
 
 def _costs(rules: list[str], model: Path | None, kernels: list[str]) -> SplitCosts | None:

@@ -26,8 +26,8 @@ INTERRUPTED = 130
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 for command in (decode, tune, report, regret, check, kernels, env):
     app.command(cls=ListCommand)(command)
-app.add_typer(map_app, name="map")
 app.add_typer(rule, name="rule")
+app.add_typer(map_app, name="map")
 
 
 def _version(asked: bool) -> None:

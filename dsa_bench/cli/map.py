@@ -3,7 +3,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,13 @@ from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
 from dsa_bench.cli.lists import ListCommand
 from dsa_bench.cli.values import one_integer, one_of
+from dsa_bench.model.errors import GateFailed
+
+if TYPE_CHECKING:
+    from dsa_bench.backends.base import Backend
+    from dsa_bench.model.request import SparseRequest
+    from dsa_bench.model.splits_map import SplitTable
+    from dsa_bench.report.map_verify import Verified
 
 MapFile = Annotated[Path, typer.Argument(help="A map that `tune` wrote.", metavar="FILE")]
 TextFormat = Annotated[
@@ -121,6 +128,44 @@ def export(
     emit(session_options(chosen) if kind == "ort" else environment_lines(chosen, splits_map.device.name))
 
 
-map_app = typer.Typer(rich_markup_mode=None, help="Read, explain, compare, join and export tuned maps.")
-for command in (show, validate, explain, diff, merge, export):
+def verify(
+    file: MapFile,
+    backend: opt.BackendName = "auto",
+    timer: opt.TimerName = "auto",
+    rounds: opt.Rounds = 16,
+    seed: opt.Seed = 0,
+    format: TextFormat = "table",
+) -> None:
+    """Measure every rule against the automatic rule on this device again. Exit 1 if a gain is gone."""
+    from dsa_bench.cli.measure import measure
+    from dsa_bench.dispatch.map_file import read_map
+    from dsa_bench.model.request import DataSpec
+    from dsa_bench.report.map_verify import Gain, verified_cells, verified_json, verified_text
+    from dsa_bench.sweep.tuned import refuse_elsewhere, verify_request
+
+    splits_map = read_map(file)
+    requests = [(table, verify_request(table, rounds or 16, timer, DataSpec(seed))) for table in splits_map.tables]
+    cells: list[Verified] = []
+    for table, request in requests:
+        if request is None:
+            note(f"{table.name}: no rule, so nothing to verify")
+            continue
+
+        def here(asked: "SparseRequest", opened: "Backend", table: "SplitTable" = table) -> "SparseRequest":
+            refuse_elsewhere(str(file), splits_map, table, asked, opened)
+            return asked
+
+        measured = measure(request, backend, None, False, False, adapt=here)
+        if measured.failure is not None:
+            raise measured.failure
+        cells += verified_cells(measured.run)
+    emit(verified_json(cells) if format == "json" else verified_text(cells))
+    lost = [cell for cell in cells if cell.gain in (Gain.GONE, Gain.INVALID)]
+    if lost:
+        said = ", ".join(f"rows {cell.rows}, candidates {cell.candidates} ({cell.gain.value})" for cell in lost)
+        raise GateFailed(f"{file}: the gain is gone: {said}; tune again")
+
+
+map_app = typer.Typer(rich_markup_mode=None, help="Read, explain, compare, join, verify and export tuned maps.")
+for command in (show, validate, explain, diff, merge, verify, export):
     map_app.command(cls=ListCommand)(command)

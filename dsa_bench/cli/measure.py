@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
 
 def measure(
-    asked: "SparseRequest | Callable[[Backend], SparseRequest]",
+    request: SparseRequest,
     backend_name: str,
     record: Path | None,
     resume: bool,
     explain: bool,
+    adapt: "Callable[[SparseRequest, Backend], SparseRequest] | None" = None,
 ) -> "Measured":
     """Measure the request on the backend asked for. An interrupt says where the record is.
 
-    asked  the request, or a function that makes a decode request for the backend that was opened
+    adapt  what the request becomes on the backend that was opened
     """
     from dsa_bench.backends.select import open_backend
     from dsa_bench.bench.clocks import open_clocks
@@ -36,10 +37,9 @@ def measure(
     from dsa_bench.sweep.variants import Place, same_launches
 
     with only_the_result_on_stdout():
-        op, pad_smem = (asked.op, asked.pad_smem) if isinstance(asked, SparseRequest) else ("decode", 0)
-        backend, *said = open_backend(backend_name, op, pad_smem)
+        backend, *said = open_backend(backend_name, request.op, request.pad_smem)
         try:
-            request = asked if isinstance(asked, SparseRequest) else asked(backend)
+            request = request if adapt is None else adapt(request, backend)
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
             if explain:
                 for shape in request.shapes:
@@ -75,7 +75,8 @@ def _explain(request: SparseRequest, backend: "Backend", shape: SparseShape) -> 
     if request.sides:
         return explain_choices(request, Place.of(request, backend), shape)
     rules = named_rules(request.rules, request.costs)
-    return explain_cell(backend.geometry, shape, request.measured_kernels, request.tiles_per_split, rules)
+    asked = (request.measured_kernels, request.tiles_per_split)
+    return explain_cell(backend.geometry, shape, *asked, rules, request.tuned_value(shape))
 
 
 def judge(tables: "list[CellTable]") -> None:

@@ -69,10 +69,6 @@ DispatcherOption = Annotated[
         "NAME=VALUE...",
     ),
 ]
-Splits = Annotated[
-    str | None,
-    typer.Option("--splits", help="With --option: the tuned map. [default: DSA_BENCH_SPLITS]", metavar="FILE"),
-]
 BackendName = Annotated[
     str, _option("--backend", one_of(BACKENDS), "auto takes the GPU if one works.", "|".join(BACKENDS))
 ]
@@ -116,6 +112,15 @@ OutputFile = Annotated[
     Path | None,
     typer.Option(
         "-o", "--output", parser=file_name, help="Write here, aside and renamed, not to stdout.", metavar="FILE"
+    ),
+]
+Splits = Annotated[
+    Path | None,
+    typer.Option(  # not from DSA_BENCH_SPLITS, which is the dispatcher's
+        "--splits",
+        parser=file_name,
+        help="Also measure what this tuned map chooses (docs/tuning.md); with --option, the dispatcher's map.",
+        metavar="FILE",
     ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the file that --record names.")]

@@ -2,6 +2,7 @@
 """`--option NAME=VALUE` and `--splits FILE`: measure what the dispatcher takes."""
 
 import hashlib
+from pathlib import Path
 
 import typer
 
@@ -12,13 +13,13 @@ CHOSEN_BY_THE_DISPATCHER = ("kernels", "tiles_per_split", "rules")
 
 
 def dispatcher_sides(
-    ctx: typer.Context, options: list[str] | None, splits: str | None
+    ctx: typer.Context, options: list[str] | None, splits: Path | None
 ) -> tuple[tuple[Side, ...], MapFile | None]:
     """The dispatcher's options on each side, and the file of its map; nothing without `--option`.
 
     Raises BadInput for an option or map that is not one, and for options beside them that the dispatcher decides.
     """
-    if not options and splits is None:
+    if not options:
         return (), None
     from dsa_bench.dispatch.map_file import read_map
     from dsa_bench.dispatch.options import resolve_splits
@@ -28,8 +29,6 @@ def dispatcher_sides(
     if (path := resolve_splits(splits)) is not None:
         read_map(path)
         tuned_map = MapFile(str(path), hashlib.sha256(path.read_bytes()).hexdigest()[:16])
-    if not options:
-        raise BadInput("--splits: is the dispatcher's map; add --option ep.cuda.dsa_decode_int8_tc=1, which uses it")
     for name in CHOSEN_BY_THE_DISPATCHER:
         source = ctx.get_parameter_source(name)
         if source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT"):

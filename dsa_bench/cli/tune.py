@@ -127,14 +127,13 @@ def tune(
         return
     if resume and record is None:
         raise BadInput("--resume: needs --record FILE, the run to go on with")
-    request(backend != "cpu")  # bad shapes are found before a device is opened
     if output is not None:
         refuse_unwritable(output)
 
-    def on_backend(opened: "Backend") -> SparseRequest:
+    def on_backend(_: SparseRequest, opened: "Backend") -> SparseRequest:
         return request(opened.device.backend == "cuda")
 
-    measured = measure(on_backend, backend, record, resume, explain=False)
+    measured = measure(request(backend != "cpu"), backend, record, resume, explain=False, adapt=on_backend)
     if measured.failure is not None:
         raise measured.failure
     _write(measured.run, None, "this run" if record is None else str(record), output)

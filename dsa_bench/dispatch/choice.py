@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from dsa_bench.dispatch.facts import Host, launch_facts
 from dsa_bench.dispatch.gates import CallFacts, Gate, KernelName, choose_kernel
 from dsa_bench.dispatch.look_up import LaunchFacts
 from dsa_bench.dispatch.options import DispatchOptions, Setting
-from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.plan import SplitPlan, VariantPlan
-from dsa_bench.model.shape import TILE, Op, SparseShape
-from dsa_bench.splits.geometry import AUTOMATIC, SparseGeometry, unsplit_plan
+from dsa_bench.model.shape import Op, SparseShape
+from dsa_bench.splits.geometry import AUTOMATIC, unsplit_plan
 
 Basis = Literal["option", "map", "rule"]
 LookUp = Callable[[LaunchFacts, int, int], tuple[int | None, str]]
@@ -27,15 +27,6 @@ MEASURED_AS: dict[KernelName, tuple[Op, str]] = {
     "bf16 prefill": ("prefill", "previous"),
 }
 """Operator and name under which each kernel is measured and recorded."""
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """What a choice has to know of the device, apart from the gates: its facts, its geometry and a kernel's hash."""
-
-    device: DeviceFacts
-    geometry: SparseGeometry
-    decode_hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,28 +107,7 @@ def _tiles_per_split(
     knob = options.tiles_per_split
     if knob.value > 0:
         return knob.value, "option", f"{knob.value} tiles per split asked", "map: not asked, the knob is set"
-    tuned, found = look_up(launch_facts(shape, host, l2), shape.rows, shape.tiles)
+    tuned, found = look_up(launch_facts(host, "int8-tc", shape, l2), shape.rows, shape.tiles)
     if tuned is not None:
         return tuned, "map", f"{tuned} tiles per split tuned", found
     return AUTOMATIC, "rule", host.geometry.why(shape, AUTOMATIC), found
-
-
-def launch_facts(shape: SparseShape, host: Host, l2: str) -> LaunchFacts:
-    """What a map's table must have in common with a launch of `int8-tc decode`."""
-    device = host.device
-    return LaunchFacts(
-        op="decode",
-        kernel="int8-tc",
-        kernel_hash=host.decode_hash,
-        device=device.name,
-        compute_capability=device.compute_capability,
-        sm_count=device.sm_count,
-        cta_slots=host.geometry.slots.ctas,
-        tile=TILE,
-        head_size=shape.head_size,
-        group=shape.group,
-        kv_heads=shape.kv_heads,
-        l2=l2,
-        driver=device.driver,
-        runtime=device.runtime,
-    )

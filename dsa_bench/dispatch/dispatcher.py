@@ -7,7 +7,8 @@ from typing import Any
 
 from dsa_bench.backends.base import Enqueue, Runtime
 from dsa_bench.dispatch.arrays import sparse_call, stream_pointer, view
-from dsa_bench.dispatch.choice import Choice, Host, choose
+from dsa_bench.dispatch.choice import Choice, choose
+from dsa_bench.dispatch.facts import Host
 from dsa_bench.dispatch.gates import CallFacts
 from dsa_bench.dispatch.options import DispatchOptions, resolve_options, resolve_splits
 from dsa_bench.dispatch.tuned import TunedMap
@@ -82,7 +83,6 @@ class Dispatcher:
         self._map = TunedMap(resolve_splits(splits), strict=strict)
         self._l2 = l2
         self._runtimes: dict[str, Runtime] = {}
-        self._hosts: dict[str, Host] = {}
         self._workspaces: dict[tuple[str, int], TensorView] = {}
 
     def prepare(
@@ -130,7 +130,7 @@ class Dispatcher:
             *_sizes(call), call.scale, {**addresses, "workspace": 0 if given is None else given.address},
             runtime.site(), smooth_softmax=smooth_softmax, local_plus_selected=local_plus_selected,
         )  # fmt: skip
-        choice = self.choose_for(facts, call.key.shape[1], self._hosts[place])
+        choice = self.choose_for(facts, call.key.shape[1], runtime)
         if choice.shape is None or choice.variant is None:
             enqueues = runtime.zero(call.out, pointer) if call.out.nbytes else []
             return PreparedCall(choice, enqueues, (call,))
@@ -150,7 +150,7 @@ class Dispatcher:
         """What a call of these sizes gets, if its buffers are aligned. device: "cuda", or "cpu" for NumPy arrays."""
         runtime = self._runtime(device)
         facts = CallFacts(rows, candidates, query_heads, kv_heads, head_size, scale, ALIGNED, runtime.site())
-        return self.choose_for(facts, context, self._hosts[device])
+        return self.choose_for(facts, context, runtime)
 
     def workspace_bytes(
         self, *, rows: int, candidates: int, query_heads: int = 24, kv_heads: int = 2, head_size: int = 256,
@@ -164,7 +164,7 @@ class Dispatcher:
         for addresses in (ALIGNED, {**ALIGNED, "query": 2, "key": 1}):
             runtime = self._runtime(device)
             facts = CallFacts(rows, candidates, query_heads, kv_heads, head_size, 0.0, addresses, runtime.site())
-            choice = self.choose_for(facts, max(rows, 1), self._hosts[device])
+            choice = self.choose_for(facts, max(rows, 1), runtime)
             if choice.shape is not None and choice.shape.op == "decode":
                 needed = max(needed, partial_bytes(choice.shape, choice.plan))
         return needed
@@ -182,8 +182,7 @@ class Dispatcher:
 
     def _runtime(self, device: str) -> Runtime:
         if device not in self._runtimes:
-            runtime = self._runtimes[device] = open_runtime(device)
-            self._hosts[device] = Host(runtime.device, runtime.geometry, runtime.kernel_hash("int8-tc"))
+            self._runtimes[device] = open_runtime(device)
         return self._runtimes[device]
 
     def _own_workspace(self, device: str, stream: int, needed: int) -> TensorView:

@@ -1,13 +1,27 @@
 # SPDX-License-Identifier: MIT
 """The facts that a map's tables are matched with, of a backend that is open."""
 
-from dsa_bench.backends.base import Backend
+from typing import Protocol
+
 from dsa_bench.dispatch.look_up import LaunchFacts
+from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.shape import TILE, SparseShape
-from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry
+from dsa_bench.splits.geometry import SparseGeometry
 
 
-def launch_facts(backend: Backend, kernel: str, shape: SparseShape, l2: str) -> LaunchFacts:
+class Host(Protocol):
+    """What a choice has to know of where it launches, apart from the gates: any Backend or Runtime."""
+
+    @property
+    def device(self) -> DeviceFacts: ...
+
+    @property
+    def geometry(self) -> SparseGeometry: ...
+
+    def kernel_hash(self, kernel: str) -> str: ...
+
+
+def launch_facts(backend: Host, kernel: str, shape: SparseShape, l2: str) -> LaunchFacts:
     """What a launch of `kernel` for such heads is made with here."""
     device = backend.device
     return LaunchFacts(
@@ -17,7 +31,7 @@ def launch_facts(backend: Backend, kernel: str, shape: SparseShape, l2: str) -> 
         device=device.name,
         compute_capability=device.compute_capability,
         sm_count=device.sm_count,
-        cta_slots=cta_slots(backend.geometry),
+        cta_slots=backend.geometry.slots.ctas,
         tile=TILE,
         head_size=shape.head_size,
         group=shape.group,
@@ -26,11 +40,3 @@ def launch_facts(backend: Backend, kernel: str, shape: SparseShape, l2: str) -> 
         driver=device.driver,
         runtime=device.runtime,
     )
-
-
-def cta_slots(geometry: SparseGeometry) -> int:
-    """CTAs (CPU: tasks) of the split kernel that are resident at once."""
-    if isinstance(geometry, CpuSparse):
-        return geometry.workers
-    assert isinstance(geometry, CudaSparse)
-    return geometry.cta_slots

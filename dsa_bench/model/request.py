@@ -137,6 +137,8 @@ class SparseRequest:
     splits  the dispatcher's tuned map
     rules    split rules whose own choice is measured too; costs, the constants of the rule `model`
     pad_smem bytes of shared memory added to the split kernel, so that fewer of its CTAs are resident
+    tuned    for each shape the tiles per split that a tuned map gives it, 0 where it leaves it to the automatic rule;
+             measured too, as the rule `map`; empty without a map
     """
 
     shapes: tuple[SparseShape, ...]
@@ -150,11 +152,16 @@ class SparseRequest:
     rules: tuple[str, ...] = ()
     costs: SplitCosts | None = None
     pad_smem: int = 0
+    tuned: tuple[int, ...] = ()
 
     @property
     def op(self) -> Op:
         """The operator, the same in every cell."""
         return self.shapes[0].op
+
+    def tuned_value(self, shape: SparseShape) -> int | None:
+        """The map's value for one of the shapes; None without a map."""
+        return self.tuned[self.shapes.index(shape)] if self.tuned else None
 
     @property
     def measured_kernels(self) -> tuple[str, ...]:

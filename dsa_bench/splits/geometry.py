@@ -15,6 +15,8 @@ from dsa_bench.splits.rules import capped_splits, grouped_splits, seed_wave
 
 AUTOMATIC = 0
 """The requested value that asks for the automatic rule."""
+TUNED = "map"
+"""The name, among those of rules, of what a tuned map chooses."""
 NO_RULES: Mapping[str, Rule] = MappingProxyType({})
 GROUPED_HEADS_PER_CTA = 8
 GATHER_TILES_PER_SPLIT = (1, 2, 4)
@@ -130,17 +132,23 @@ def effective_variants(
     kernels: Iterable[str],
     tiles_per_split: Iterable[int],
     rules: Mapping[str, Rule] = NO_RULES,
+    tuned: int | None = None,
 ) -> list[VariantPlan]:
-    """Every distinct launch once, in the order asked for; values and rules that lead to the same launch share it."""
+    """Every distinct launch once, in the order asked for; values and rules that lead to the same launch share it.
+
+    tuned  the value of a tuned map, which is measured as well
+    """
     by_name: dict[str, VariantPlan] = {}
     for kernel in kernels:
         planned = [geometry.plan(kernel, shape, value) for value in _requested(kernel, shape.op, tiles_per_split)]
         if kernel in SPLIT_KERNELS and shape.op == "decode":
             planned += [rule_plan(kernel, shape, geometry.slots, rule) for rule in rules.values()]
+            if tuned is not None:
+                planned.append(replace(geometry.plan(kernel, shape, tuned), rules=(TUNED,)))
         for variant in planned:
             known = by_name.get(variant.name)
             if known is not None:
-                requested = (*known.requested, *variant.requested)
+                requested = tuple(dict.fromkeys((*known.requested, *variant.requested)))
                 variant = replace(known, requested=requested, rules=(*known.rules, *variant.rules))
             by_name[variant.name] = variant
     return list(by_name.values())

@@ -229,10 +229,9 @@ def _rounded(number: float) -> float:
 
 
 def _cta_slots(run: Run, where: str) -> int:
-    """Resident CTAs of the kernel on the whole device, as recorded; on the CPU backend its workers."""
+    """Resident CTAs of the kernel on the whole device, as recorded."""
     device = run.header.device
-    resident = 1 if device.get("backend") == "cpu" else device.get("resident_ctas")
-    sms = device.get("sm_count")
+    sms, resident = device.get("sm_count"), device.get("resident_ctas")
     if type(resident) is not int or type(sms) is not int:
         raise BadInput(
             f"{where}: its header does not say how many CTAs of {KERNEL} one SM holds (device.resident_ctas), which "

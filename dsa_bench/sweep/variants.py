@@ -8,8 +8,9 @@ from pathlib import Path
 
 from dsa_bench.backends.base import Backend
 from dsa_bench.data.files import cell_inputs
-from dsa_bench.dispatch.choice import Choice, Host, LookUp, choose
+from dsa_bench.dispatch.choice import Choice, LookUp, choose
 from dsa_bench.dispatch.dispatcher import ALIGNED
+from dsa_bench.dispatch.facts import Host
 from dsa_bench.dispatch.gates import CallFacts
 from dsa_bench.dispatch.look_up import LaunchFacts
 from dsa_bench.dispatch.options import OPTIONS, DispatchOptions, Setting, Source, resolve_options
@@ -41,6 +42,15 @@ def sides_of(options: Iterable[tuple[str, str]]) -> tuple[Side, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Planned:
+    device: DeviceFacts
+    geometry: SparseGeometry
+
+    def kernel_hash(self, kernel: str) -> str:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where the dispatcher would launch: what it has to know, the gates' facts if there is a GPU, and the tuned map."""
 
@@ -50,14 +60,13 @@ class Place:
 
     @classmethod
     def of(cls, request: SparseRequest, backend: Backend) -> "Place":
-        host = Host(backend.device, backend.geometry, backend.kernel_hash("int8-tc"))
-        return cls(host, backend.site(), _look_up(request))
+        return cls(backend, backend.site(), _look_up(request))
 
     @classmethod
     def planned(cls, request: SparseRequest, geometry: SparseGeometry) -> "Place":
         """A device of which no more than the geometry is known: its own gates pass, and no map is its."""
         device = DeviceFacts("planned", "a device that is planned for", 0)
-        return cls(Host(device, geometry, ""), None, _no_look_up)
+        return cls(_Planned(device, geometry), None, _no_look_up)
 
 
 def _no_look_up(facts: LaunchFacts, rows: int, tiles: int) -> tuple[int | None, str]:
@@ -93,7 +102,8 @@ def cell_variants(request: SparseRequest, place: Place, shape: SparseShape) -> l
     geometry = place.host.geometry
     if not request.sides:
         rules = named_rules(request.rules, request.costs)
-        return effective_variants(geometry, shape, request.measured_kernels, request.tiles_per_split, rules)
+        asked = (request.measured_kernels, request.tiles_per_split)
+        return effective_variants(geometry, shape, *asked, rules, request.tuned_value(shape))
     by_name: dict[str, VariantPlan] = {}
     for choice in cell_choices(request, place, shape):
         assert choice.variant is not None

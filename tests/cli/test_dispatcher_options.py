@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsa_bench.backends.cpu.backend import CpuBackend
-from dsa_bench.dispatch.choice import Host, launch_facts
+from dsa_bench.dispatch.facts import launch_facts
 from dsa_bench.dispatch.map_file import write_map
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.model.splits_map import MapCell, MapDevice, MapPolicy, MapRule, SplitsMap, SplitTable, Validation
@@ -128,7 +128,7 @@ def map_of_this_machine(tmp_path: Path) -> Path:
     """Rows 4 with 8 tiles: 2 tiles per split."""
     backend = CpuBackend()
     shape = SparseShape(4, 1024, 512)
-    facts = launch_facts(shape, Host(backend.device, backend.geometry, backend.kernel_hash("int8-tc")), "none")
+    facts = launch_facts(backend, "int8-tc", shape, "none")
     device = backend.device
     backend.close()
     us = {"2": 10.0, "8": 12.0}
@@ -154,10 +154,6 @@ def test_the_map_sets_the_splits(command: Command, map_of_this_machine: Path, mo
     missed = command(*run, "--rows", "2")
     assert "map: miss, no rule for rows 2, tiles 8" in missed.err
     assert command(*CPU).code == 0, "a map in the environment is no matter of a plain decode"
-    monkeypatch.delenv("DSA_BENCH_SPLITS")
-    outcome = command(*CPU, "--splits", str(map_of_this_machine))
-    assert outcome.code == 2
-    assert "--splits: is the dispatcher's map; add --option" in outcome.error
 
 
 def test_a_record_goes_on_with_its_own_options_only(command: Command, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 """Oracle: values worked by hand, literal forms of the published rules, and what all rules must hold."""
 
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -63,6 +65,18 @@ caps_of = st.integers(1, 64)
 def test_worked_values(name: str, slots: DeviceSlots, rows: int, candidates: int, splits: int) -> None:
     """D4, Dao-AILab/flash-attention#2901: more than one SM count, KV heads and not query heads."""
     assert RULES[name].splits(ceil_div(candidates, 64), rows, 2, slots) == splits
+
+
+def test_the_worked_values_of_the_docs_are_the_rules_own(root: Path) -> None:
+    text = (root / "docs/split-rules.md").read_text()
+    names = re.search(r"\| rows x candidates \| (.*) \|", text)
+    assert names is not None
+    shown = re.findall(r"\| (\d+) x (\d+)(, 108 SMs x 2 \(A100\))? \| (.*) \|", text)
+    assert len(shown) == 4
+    for rows, candidates, a100, splits in shown:
+        sizes = (int(candidates) // 64, int(rows), 2, A100 if a100 else H200)
+        assert splits == " | ".join(str(RULES[name].splits(*sizes)) for name in names[1].split(" | "))
+    assert [name for name in RULE_NAMES if f"| `{name}`" not in text] == []
 
 
 @every_rule

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The CPU backend: tasks on a thread pool, one BLAS thread each."""
 
+import functools
 import hashlib
 import os
 import platform
@@ -48,6 +49,7 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine() or "CPU"
 
 
+@functools.cache
 def cpu_kernel_hash(kernel: str) -> str:
     """The kernels' arithmetic, this file, which shares out their tasks, and NumPy."""
     source = Path(kernels.__file__).read_bytes() + Path(__file__).read_bytes()
