@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Which backend measures."""
 
-from dsa_bench.backends.base import Backend
+from dsa_bench.backends.base import Backend, Dense
 from dsa_bench.model.errors import CannotMeasure
 from dsa_bench.model.shape import Op
 
@@ -35,3 +35,23 @@ def _open_gpu(op: Op, pad_smem: int) -> Backend:
     from dsa_bench.backends.cuda.backend import CudaBackend
 
     return CudaBackend(op, pad_smem=pad_smem)
+
+
+def open_dense(asked: bool | None, l2: str, backend: Backend) -> tuple[Dense | None, str | None]:
+    """Dense attention beside the sparse kernels of a GPU, or none; with a line to tell the user, if there is one.
+
+    asked  None takes it where it is to be had; for True, CannotMeasure says what it lacks
+    Opened after the timer: torch then finds the profiler's CUPTI in the process and brings no second one.
+    """
+    if asked is False or backend.device.backend != "cuda":
+        return None, None
+    from dsa_bench.backends.cuda.dense import TorchDense
+
+    try:
+        if l2 == "cold":
+            raise CannotMeasure("dense attention rotates through no copies, so it has no cold L2; use --l2 warm")
+        return TorchDense(backend.stream), None
+    except CannotMeasure as error:
+        if asked:
+            raise CannotMeasure(f"--dense: {error}") from error
+        return None, f"no dense line: {error}"

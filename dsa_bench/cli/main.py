@@ -15,6 +15,7 @@ from dsa_bench.cli.env import env
 from dsa_bench.cli.kernels import kernels
 from dsa_bench.cli.lists import ListCommand
 from dsa_bench.cli.map import map_app
+from dsa_bench.cli.prefill import prefill
 from dsa_bench.cli.regret import regret
 from dsa_bench.cli.report import report
 from dsa_bench.cli.rule import rule
@@ -24,7 +25,7 @@ from dsa_bench.model.errors import CannotMeasure, DsaBenchError
 INTERRUPTED = 130
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (decode, tune, report, regret, check, kernels, env):
+for command in (decode, prefill, tune, report, regret, check, kernels, env):
     app.command(cls=ListCommand)(command)
 app.add_typer(rule, name="rule")
 app.add_typer(map_app, name="map")
@@ -44,8 +45,8 @@ def dsa_bench(
 ) -> None:
     """Measure and check INT8-KV sparse attention on NVIDIA GPUs.
 
-    DSA_BENCH_<NAME> sets a value option of decode or a list option of any command; --rows 1 8, --rows 1,8 and
-    --rows 1 --rows 8 are the same.
+    DSA_BENCH_<NAME> sets a value option of decode or prefill, or a list option of any command; --rows 1 8, --rows 1,8
+    and --rows 1 --rows 8 are the same.
     """
 
 

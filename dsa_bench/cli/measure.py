@@ -3,6 +3,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ def measure(
 
     adapt  what the request becomes on the backend that was opened
     """
-    from dsa_bench.backends.select import open_backend
+    from dsa_bench.backends.select import open_backend, open_dense
     from dsa_bench.bench.clocks import open_clocks
     from dsa_bench.bench.select import open_timer
     from dsa_bench.cli.progress import RunProgress
@@ -40,24 +41,26 @@ def measure(
         backend, *said = open_backend(backend_name, request.op, request.pad_smem)
         try:
             request = request if adapt is None else adapt(request, backend)
+            on_gpu = backend.device.backend == "cuda"
+            gpu_options = {"--ceiling": request.ceiling, "--dense": request.dense, "--pad-smem": request.pad_smem}
+            for flag, asked in gpu_options.items():
+                if asked and not on_gpu:
+                    raise CannotMeasure(f"{flag}: measures GPU kernels, and no GPU is used here; leave it out")
+            asked_for_dense, request = request.dense, request.on(backend.device.backend)
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
             if explain:
                 for shape in request.shapes:
                     lines_to_user(_explain(request, backend, shape))
-            on_gpu = backend.device.backend == "cuda"
             for shape in request.shapes if request.sides else ():
                 said += same_launches(request, Place.of(request, backend), shape)
-            if request.ceiling and not on_gpu:
-                raise CannotMeasure("--ceiling: measures GPU kernels, and no GPU is used here; leave it out")
-            if request.pad_smem and not on_gpu:
-                raise CannotMeasure(
-                    "--pad-smem: adds shared memory to a GPU kernel, and no GPU is used here; leave it out"
-                )
             clocks = open_clocks() if on_gpu else None
             if on_gpu and clocks is None:
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
-            bench = Bench(backend, timer, request.policy.l2 if on_gpu else "none", clocks, tell_paths=explain)
-            with RunProgress([line for line in (*said, said_of_timer) if line]) as progress:
+            dense, said_of_dense = open_dense(asked_for_dense, request.policy.l2, backend)
+            request = replace(request, dense=dense is not None)
+            l2 = request.policy.l2 if on_gpu else "none"
+            bench = Bench(backend, timer, l2, clocks, tell_paths=explain, dense=dense)
+            with RunProgress([line for line in (*said, said_of_timer, said_of_dense) if line]) as progress:
                 return run_cells(request, bench, progress, argv=sys.argv[1:], record=record, resume=resume)
         except KeyboardInterrupt:
             if record is not None and record.exists():

@@ -156,6 +156,17 @@ MaxRegret = Annotated[
     _option("--max-regret", share, "Exit 1 if a rule's mean regret is surely above this: 2% or 0.02.", "SHARE"),
 ]
 RunFile = Annotated[Path, typer.Argument(help="A run that --record wrote.", metavar="RUN")]
+PrefillCeiling = Annotated[
+    bool | None,
+    typer.Option("--ceiling/--no-ceiling", help="Measure a gather of the same bytes, and a copy. [default: on a GPU]"),
+]
+Dense = Annotated[
+    bool | None,
+    typer.Option(
+        "--dense/--no-dense",
+        help="Measure dense causal attention (torch) in the same rounds. [default: on a GPU, where torch is installed]",
+    ),
+]
 Sms = Annotated[
     int | None, _option("--sms", one_integer(1), "With --plan: multiprocessors of the device to plan for.", "N")
 ]

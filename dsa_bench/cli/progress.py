@@ -55,6 +55,9 @@ class RunProgress:
         if ctas:
             note(f"{variant}: " + ", ".join(f"{count} CTAs on path {path}" for path, count in ctas.items()))
 
+    def said(self, text: str) -> None:
+        note(text)
+
     def begin_rounds(self, visits: int | None) -> None:
         self._visit_share = 1 / visits if visits else 0.0
 

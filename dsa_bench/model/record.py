@@ -39,6 +39,8 @@ class Check:
     rules           names of the split rules, of those asked, that choose this variant; absent in older records
     rms_error       RMS(out - reference) / RMS(reference) over the checked rows
     rounding_floor  the same for the FP64 reference rounded to BF16
+    gathered_bytes  K and V bytes that one call gathers; None for dense attention, which gathers nothing, and in lines
+                    from before the field was there
     """
 
     cell: str
@@ -55,6 +57,7 @@ class Check:
     rms_error: float | None
     rounding_floor: float | None
     rules: tuple[str, ...] = ()
+    gathered_bytes: int | None = None
     kind: Literal["check"] = "check"
 
 
@@ -88,10 +91,9 @@ class Visit(NamedTuple):
     kind: Literal["visit"] = "visit"
 
 
-OPTIONAL: dict[type, frozenset[str]] = {Check: frozenset({"rules"})}
-"""Fields that came after the first records: a line without one has its default."""
-
 Line = Header | Check | Visit
+LATER_FIELDS: dict[type, frozenset[str]] = {Check: frozenset({"rules", "gathered_bytes"})}
+"""Fields that lines of this schema's first runs lack: a reader takes their default."""
 
 
 def line_content(line: Line) -> dict[str, Any]:

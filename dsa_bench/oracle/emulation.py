@@ -160,14 +160,16 @@ class _Cta:
     def run(self, forced: str | None) -> tuple[Partial, str]:
         path = forced or self._path_of_inputs()
         if path == "half":
-            return self._half_probabilities(self._half_scores(), _Tail(self._arithmetic, armed=False)), path
+            sums, _ = self._half_probabilities(self._half_scores(), _Tail(self._arithmetic, armed=False))
+            return self._publish_half(sums), path
         scores = digit_scores(self._folded, self._keys, self._scale, self._arithmetic.digits)
         if path == "digits":
             tail = _Tail(self._arithmetic, armed=forced is None and self._exceeds(self._arithmetic.tail_scale))
-            partial = self._half_probabilities(scores, tail)
+            sums, rest = self._half_probabilities(scores, tail)
             if not tail.met:
-                return partial, path
-        return self._wide_probabilities(scores), "single"
+                return self._publish_half(sums), path
+            return self._wide_probabilities(scores, rest, self._widened(sums)), "single"
+        return self._wide_probabilities(scores, np.unique(self._tile), self._no_sums()), "single"
 
     def _path_of_inputs(self) -> str:
         budget = self._arithmetic.query_budget
@@ -191,17 +193,27 @@ class _Cta:
             chains[step % 2] = toward_zero(chains[step % 2] + q[:, part] @ self._keys[:, part].T)
         return (chains[0] + chains[1]) * self._scale
 
-    def _half_probabilities(self, x: F32, tail: _Tail) -> Partial:
-        """Paths `half` and `digits`: p * probability_scale as FP16, with what that loses as a second FP16 number."""
-        group, factor = len(self._folded), np.float32(self._arithmetic.probability_scale)
-        m, l = np.full(group, -np.inf, np.float32), np.zeros(group, np.float32)  # noqa: E741
+    def _no_sums(self) -> Partial:
+        group = len(self._folded)
         acc = np.zeros((group, len(self._value_scale)), np.float32)
+        return Partial(np.full(group, -np.inf, np.float32), np.zeros(group, np.float32), acc)
+
+    def _half_probabilities(self, x: F32, tail: _Tail) -> tuple[Partial, NDArray[np.int64]]:
+        """Paths `half` and `digits`: p * probability_scale as FP16, with what that loses as a second FP16 number.
+
+        The sums, acc times probability_scale, of the tiles before a tail; and the tiles from it on.
+        """
+        factor = np.float32(self._arithmetic.probability_scale)
+        m, l, acc = self._no_sums()  # noqa: E741
+        tiles = np.unique(self._tile)
         if not self._arithmetic.natural_log:
             x = x * LOG2E
-        for tile in np.unique(self._tile):
+        for at, tile in enumerate(tiles):
             own = self._tile == tile
             top = maximum(m, x[:, own])
             tail.look(x[:, own], top)
+            if tail.met:
+                return Partial(m, l, acc), tiles[at:]
             rescale, m = self._rescale(m, top), top
             p = self._probability(x[:, own] - without_infinity(m)[:, None])
             l = l * rescale + p.sum(axis=1, dtype=np.float32)  # noqa: E741
@@ -212,11 +224,21 @@ class _Cta:
                 acc = self._add_values(acc, part.astype(np.float64), self._values[own])
         if not self._arithmetic.natural_log:
             m = m / LOG2E
+        return Partial(m, l, acc), tiles[len(tiles) :]
+
+    def _publish_half(self, sums: Partial) -> Partial:
+        m, l, acc = sums  # noqa: E741
+        inverse = np.float32(1) / np.float32(self._arithmetic.probability_scale)
         if self._arithmetic.divide_first:
-            acc = acc * (np.float32(1) / factor) * self._value_scale
+            acc = acc * inverse * self._value_scale
         else:
-            acc = acc * (self._value_scale * (np.float32(1) / factor))
+            acc = acc * (self._value_scale * inverse)
         return Partial(m, l, np.where(l[:, None] == 0, np.float32(0), acc))
+
+    def _widened(self, sums: Partial) -> Partial:
+        """From the units of path `digits` to those of `single`."""
+        wide = np.float32(2.0**self._arithmetic.wide_exponent)
+        return Partial(sums.m, sums.l * wide, sums.acc * (wide / np.float32(self._arithmetic.probability_scale)))
 
     @staticmethod
     def _add_values(acc: F32, p: F64, values: F64) -> F32:
@@ -233,16 +255,17 @@ class _Cta:
     def _probability(self, below: F32) -> F32:
         return exp2(below * LOG2E if self._arithmetic.natural_log else below)
 
-    def _wide_probabilities(self, x: F32) -> Partial:
-        """Path `single`: p * 2^wide_exponent in FP32; with a vast value_scale acc and l end 2^HEADROOM smaller."""
+    def _wide_probabilities(self, x: F32, tiles: NDArray[np.int64], sums: Partial) -> Partial:
+        """Path `single`: p * 2^wide_exponent in FP32; with a vast value_scale acc and l end 2^HEADROOM smaller.
+
+        tiles  those that are left; sums  of the ones before, in this path's units
+        """
         exponent = self._arithmetic.wide_exponent
         wide, one = np.float32(2.0**exponent), np.float32(1)
         vast = self._exceeds(self._arithmetic.wide_scale)
         narrow = np.float32(2.0 ** -(exponent + HEADROOM if vast else exponent))
-        group = len(self._folded)
-        m, l = np.full(group, -np.inf, np.float32), np.zeros(group, np.float32)  # noqa: E741
-        acc = np.zeros((group, len(self._value_scale)), np.float32)
-        for tile in np.unique(self._tile):
+        m, l, acc = sums  # noqa: E741
+        for tile in tiles:
             own = self._tile == tile
             top = maximum(m, x[:, own])
             root = np.where(m == top, np.float32(1), exp2((m - top) * (np.float32(0.5) * LOG2E)))

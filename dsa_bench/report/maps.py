@@ -34,21 +34,19 @@ def _table_lines(table: SplitTable) -> list[str]:
         f"a rule gains more than {policy.margin:.2%}, at {policy.confidence:.0%} over all cells",
     ]
     grid: list[tuple[str, ...]] = [
-        ("rows", "tiles", "tiles/split", "cell", "auto", "us", "auto us", "ratio", "interval", "ties")
+        ("rows", "tiles", "tiles/split", "cell", "us", "auto", "auto us", "best", "best/auto", "interval", "ties")
     ]
     for rule in table.rules:
         for at, cell in enumerate(cells_of(rule, table)):
             asked = (_range(rule.rows), _range(rule.tiles), str(rule.tiles_per_split)) if not at else ("", "", "")
             us = _launch_us(cell, rule.tiles_per_split, table.max_splits)
             ratio, low, high = cell.ratio
-            numbers = (f"{us:.2f}", f"{cell.auto_us:.2f}", f"{ratio:.3f}", f"{low:.3f}-{high:.3f}")
-            grid.append(
-                (*asked, f"{cell.rows}x{cell.tiles}", str(cell.auto), *numbers, " ".join(map(str, cell.ties)) or "-")
-            )
+            ties = " ".join(map(str, cell.ties)) or "-"
+            measured = (f"{cell.rows}x{cell.tiles}", f"{us:.2f}", str(cell.auto), f"{cell.auto_us:.2f}", str(cell.best))
+            grid.append((*asked, *measured, f"{ratio:.3f}", f"{low:.3f}-{high:.3f}", ties))
     if table.rules:
         widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
         lines += ["  ".join(map(str.rjust, line, widths)).rstrip() for line in grid]
-        lines.append("ratio: time of the cell's best value / time of the automatic rule's")
     else:
         lines.append("no rule: the automatic rule everywhere")
     validation = table.validation

@@ -4,13 +4,13 @@
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from dsa_bench.backends.base import Backend, SparseBuffers, TellsPaths
+from dsa_bench.backends.base import Backend, Dense, SparseBuffers, TellsPaths
 from dsa_bench.bench.check import refuse_reachable_poison
 from dsa_bench.bench.rounds import Clocks, Stop, pilot, round_slots, take_rounds
 from dsa_bench.bench.timers import Timer
@@ -18,9 +18,9 @@ from dsa_bench.bench.variant import Checked, Sample, Variant
 from dsa_bench.data.files import cell_inputs
 from dsa_bench.model.errors import BadInput, CannotMeasure, CompileFailed, VariantRefused
 from dsa_bench.model.inputs import SparseInputs
-from dsa_bench.model.plan import VariantPlan
+from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.record import Check, Header, Visit
-from dsa_bench.model.request import SparseRequest
+from dsa_bench.model.request import DENSE, SparseRequest
 from dsa_bench.model.run import Run, RunWriter, complete_rounds, read_run
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference
@@ -28,10 +28,14 @@ from dsa_bench.oracle.tolerance import largest_output
 from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.sweep.check import Checker
 from dsa_bench.sweep.cpu_time import refuse_long_launches
+from dsa_bench.sweep.dense import dense_line
 from dsa_bench.sweep.header import run_header
 from dsa_bench.sweep.memory import refuse_beyond_memory
 from dsa_bench.sweep.precision import Precision
 from dsa_bench.sweep.variants import Place, cell_variants
+
+DENSE_PLAN = VariantPlan(DENSE, (), SplitPlan(0, 0), 0)
+"""Dense attention has no geometry of ours."""
 
 
 class Listener(Protocol):
@@ -40,6 +44,8 @@ class Listener(Protocol):
     def begin_cell(self, cell: str, number: int, cells: int) -> None: ...
 
     def took_paths(self, variant: str, ctas: Mapping[str, int]) -> None: ...
+
+    def said(self, text: str) -> None: ...
 
     def begin_rounds(self, visits: int | None) -> None: ...
 
@@ -51,6 +57,7 @@ class Bench:
     """A backend with the timer, the L2 mode and the clocks that it is measured with.
 
     tell_paths  whether the listener is told how each variant's CTAs computed, for a kernel that can tell
+    dense       what measures dense attention in the same rounds, where that is asked for
     """
 
     backend: Backend
@@ -58,6 +65,11 @@ class Bench:
     l2: str
     clocks: Clocks | None = None
     tell_paths: bool = False
+    dense: Dense | None = None
+
+    def kernel_hash(self, kernel: str) -> str:
+        """The backend's hash of a kernel; for dense attention the library's version."""
+        return self.dense.version if kernel == DENSE and self.dense else self.backend.kernel_hash(kernel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +99,8 @@ def run_cells(
         refuse_beyond_memory(shape)
     for shape in request.shapes if bench.backend.device.backend == "cpu" else ():
         refuse_long_launches(shape, bench.backend.device.sm_count)
-    hashes = {kernel: bench.backend.kernel_hash(kernel) for kernel in request.measured_kernels}
+    kernels = [*request.measured_kernels, *([DENSE] if bench.dense else [])]
+    hashes = {kernel: bench.kernel_hash(kernel) for kernel in kernels}
     header = run_header(request, bench.backend.device, hashes, argv)
     before = _resumed(record, header, bench) if record is not None and resume and record.exists() else None
     run = before or Run(header)
@@ -211,7 +224,22 @@ class _Cell:
                     right.append(variant)
                 if self._bench.tell_paths and isinstance(buffers, TellsPaths):
                     listener.took_paths(plan.name, buffers.paths(plan) or {})
-            yield self._check_line(plan, outcome, data_hash, floor)
+            yield self._check_line(plan.name, plan, outcome, data_hash, floor, inputs.gathered_bytes)
+        with ExitStack() as stack:
+            if self._bench.dense is not None:
+                recorded = [name for name, check in self._checks.items() if check.status == "ok"]
+                line = stack.enter_context(dense_line(inputs, self._bench.dense, recorded))
+                for note in line.notes:
+                    listener.said(note)
+                plans[line.name] = DENSE_PLAN
+                if line.launch is not None:
+                    right.append(Variant(line.name, line.launch, lambda: line.outcome, kernels=None))
+                yield self._check_line(line.name, DENSE_PLAN, line.outcome, data_hash, line.floor, None)
+            yield from self._take_rounds(right, plans, listener, deadline_s)
+
+    def _take_rounds(
+        self, right: list[Variant], plans: dict[str, VariantPlan], listener: Listener, deadline_s: float | None
+    ) -> Iterator[Visit]:
         if not right:
             return
         try:
@@ -250,12 +278,20 @@ class _Cell:
         automatic = (plan.name for plan in self._plans if AUTOMATIC in plan.requested and plan.name in names)
         return next(automatic, "previous" if "previous" in names else names[0])
 
-    def _check_line(self, plan: VariantPlan, outcome: Checked, data_hash: str, floor: float) -> Check:
+    def _check_line(
+        self,
+        variant: str,
+        plan: VariantPlan,
+        outcome: Checked,
+        data_hash: str,
+        floor: float,
+        gathered_bytes: int | None,
+    ) -> Check:
         return Check(
             cell=self._shape.key,
-            variant=plan.name,
+            variant=variant,
             kernel=plan.kernel,
-            kernel_hash=self._bench.backend.kernel_hash(plan.kernel),
+            kernel_hash=self._bench.kernel_hash(plan.kernel),
             requested=plan.requested,
             tiles_per_split=plan.split.tiles_per_split,
             splits=plan.split.splits,
@@ -266,13 +302,14 @@ class _Cell:
             rms_error=outcome.rms_error,
             rounding_floor=floor,
             rules=plan.rules,
+            gathered_bytes=gathered_bytes,
         )
 
     def _visit_line(self, plan: VariantPlan, sample: Sample) -> Visit:
         return Visit(
             cell=self._shape.key,
-            variant=plan.name,
-            kernel_hash=self._bench.backend.kernel_hash(plan.kernel),
+            variant=sample.variant,
+            kernel_hash=self._bench.kernel_hash(plan.kernel),
             requested=plan.requested,
             splits=plan.split.splits,
             round=sample.round,

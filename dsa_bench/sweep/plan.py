@@ -11,7 +11,7 @@ from dsa_bench.bench.timers import WallTimer
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import SparseRequest
+from dsa_bench.model.request import DENSE, SparseRequest
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry
 from dsa_bench.sweep.cpu_time import cpu_launch_s
@@ -29,7 +29,11 @@ def plan_document(request: SparseRequest, backend: str, slots: DeviceSlots | Non
     The estimate is rough: it knows the number of visits, not this machine.
     """
     refuse_gpu_timer(request.policy.timer, backend)
-    refuse_gpu_options(request, backend)
+    gpu_options = {"--ceiling": request.ceiling, "--dense": request.dense, "--pad-smem": request.pad_smem}
+    for flag, asked in gpu_options.items():
+        if asked and backend == "cpu":
+            raise BadInput(f"{flag}: measures GPU kernels, and --backend cpu has none")
+    request = request.on("cpu" if slots is None and backend != "cuda" else "cuda")
     geometry: SparseGeometry | None = None
     cta_slots = None if slots is None else slots.ctas
     if slots is not None:
@@ -43,7 +47,7 @@ def plan_document(request: SparseRequest, backend: str, slots: DeviceSlots | Non
         "backend": backend,
         "cta_slots": cta_slots,
         "requested": [{**shape.sizes, **asked} for shape in request.shapes for asked in _asked(request)],
-        "kernels": list(request.measured_kernels),
+        "kernels": [*request.measured_kernels, *([DENSE] if request.dense else [])],
         "sides": [[asdict(option) for option in side] for side in request.sides],
         "rules": list(request.rules),
         "pad_smem": request.pad_smem,
@@ -55,17 +59,11 @@ def plan_document(request: SparseRequest, backend: str, slots: DeviceSlots | Non
     return json.dumps(document, indent=1, allow_nan=False)
 
 
-def refuse_gpu_options(request: SparseRequest, backend: str) -> None:
-    """Raises BadInput if the CPU backend was asked for together with what only a GPU has."""
-    if backend == "cpu" and request.ceiling:
-        raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
-    if backend == "cpu" and request.pad_smem:
-        raise BadInput("--pad-smem: adds shared memory to a GPU kernel, and --backend cpu has none")
-
-
 def _asked(request: SparseRequest) -> list[dict[str, Any]]:
     if request.sides:
         return [{"option": side_name(side)} for side in request.sides]
+    if request.op == "prefill":  # is unsplit: there is nothing to ask for
+        return [{}]
     return [{"tiles_per_split": value} for value in request.tiles_per_split]
 
 
@@ -90,8 +88,9 @@ def _estimate_s(request: SparseRequest, backend: str, cta_slots: int | None) -> 
     if request.policy.budget_s is not None:
         return len(request.shapes) * SETUP_S + request.policy.budget_s
     assert request.policy.rounds is not None
-    of_split = len(request.tiles_per_split) + len(request.rules)
-    slots = 1 + sum(of_split if kernel == "int8-tc" else 1 for kernel in request.measured_kernels)
+    values = 1 if request.op == "prefill" else len(request.tiles_per_split) + len(request.rules)
+    slots = 1 + bool(request.dense)
+    slots += sum(values if kernel == "int8-tc" else 1 for kernel in request.measured_kernels)
     if request.sides:
         slots = 1 + len(request.sides)
     on_gpu = backend == "cuda" or cta_slots is not None

@@ -91,7 +91,7 @@ def summary_of(tuned: Tuned) -> Iterator[str]:
             if regret is not None
         ]
         regrets = f"; mean (max) regret: {', '.join(parts)}" if parts else ""
-        yield f"{table.name}: {len(table.cells)} cells, {len(table.rules)} rules{regrets}"
+        yield f"{table.name}: {_count(len(table.cells), 'cell')}, {_count(len(table.rules), 'rule')}{regrets}"
 
 
 def refuse_wrong(tuned: Tuned) -> None:
@@ -108,6 +108,10 @@ def refuse_wrong(tuned: Tuned) -> None:
 
 def _regret(summary: RegretSummary) -> str:
     return f"{summary.mean:.2%} ({summary.max:.2%})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _label(shape: SparseShape) -> str:

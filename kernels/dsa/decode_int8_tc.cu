@@ -44,7 +44,7 @@ struct Partials {
     l[at(head)] = sum;
   }
   template <typename Vector>  // of floats
-  __device__ __forceinline__ void put_acc(int head, int channel, Vector x) const {
+  __device__ __forceinline__ void put_acc(int head, int channel, Vector x, float) const {
     *reinterpret_cast<Vector*>(acc + at(head) * kHeadSize + channel) = x;
   }
   __device__ __forceinline__ void put_path(Path path) const {

@@ -14,7 +14,7 @@
 //           1 digits  q * key_scale as four INT8 digits (int8_query.cuh), probabilities as below. Needs
 //                     |value_scale| <= 2^100 and, if one is above 2^16, no tail: a candidate more than 20 nats below
 //                     the running maximum of its tile, or a maximum that rises by more than 60 nats after the first
-//                     tile with a candidate. A tail shows late: the CTA then starts again on path 2.
+//                     tile with a candidate. A tail shows late: the CTA then goes on with that tile on path 2.
 //           2 single  scores as in 1, probabilities in FP32 times 2^100, values multiplied in FP32 on the CUDA cores.
 //           All splits of a row and KV head see the same query and scales, so only the tail lets their paths differ;
 //           the scores of 1 and 2 are the same numbers.
@@ -63,7 +63,9 @@ constexpr float kMaxRise = 60.f;                     // nats; with kTail the FP3
 constexpr float kMaxScale = 1.2676506002282294e30f;  // 2^100
 constexpr float kWide = kMaxScale;                   // of FP32 probabilities
 constexpr float kWideExponent = 100.f;
-constexpr int kHeld = 13;  // of the 16 A fragments of Q', path 0 holds so many in registers: with all it would spill
+// Of the 16 A fragments of Q', path 0 holds so many in registers: with one more it would spill.
+template <bool kSplitK>
+constexpr int kHeld = kSplitK ? 13 : 12;
 template <bool kSplitK>
 constexpr int kParts = kSplitK ? 2 : 1;  // FP16 numbers that hold one probability: decode adds the residual
 
@@ -127,7 +129,7 @@ class Attention {
         tiles_(task.tile_end - task.tile_begin) {}
 
   // Attends and gives the result to open_sink(): sink.put_head(head, m, l) once per head of the group,
-  // sink.put_acc(head, channel, acc[channel ..]) with four floats (path 2: two) until each channel of each head came
+  // sink.put_acc(head, channel, acc[channel ..], l) with four floats (path 2: two) until each channel of each head came
   // once, sink.put_path(path) in each thread. `forced` takes a path whatever the inputs need.
   template <typename F>
   __device__ __forceinline__ void run(int forced, F open_sink) {
@@ -136,7 +138,7 @@ class Attention {
       run_digits(forced, open_sink);
       return;  // so that the code of path 0 follows at once: builds with a jump to it took 0.2 us longer with 1 row
     }
-    pass<kHalf>();
+    pass<kHalf>(0);
     publish<kHalf>(open_sink());
   }
 
@@ -145,15 +147,17 @@ class Attention {
   template <typename F>
   __device__ __forceinline__ void run_digits(int forced, F open_sink) {
     const bool too_large = digits_prologue();
+    int tile = 0;
     if (forced == kAutomatic ? !too_large : forced == kDigitsPath) {
-      pass<kDigitsPath>();
-      if (!__syncthreads_or(tail_ && forced == kAutomatic)) {  // and everyone is done with positions and sums
+      watch_tail_ = watch_tail_ && forced == kAutomatic;
+      tile = pass<kDigitsPath>(0);
+      if (tile == tiles_) {
         publish<kDigitsPath>(open_sink());
         return;
       }
-      restart();
+      widen();
     }
-    pass<kSingle>();
+    pass<kSingle>(tile);
     publish<kSingle>(open_sink());
   }
 
@@ -168,7 +172,8 @@ class Attention {
         const float* x = wide_acc_[head];
         if (head < task_.group)
           sink.put_acc(head, 2 * tid_,
-                       make_float2(empty ? 0.f : unscaled(x[0], s.x), empty ? 0.f : unscaled(x[1], s.y)));
+                       make_float2(empty ? 0.f : unscaled(x[0], s.x), empty ? 0.f : unscaled(x[1], s.y)),
+                       sum_of_warps(head) * unwide_);
       }
     }
 #pragma unroll
@@ -187,7 +192,8 @@ class Attention {
                        make_float4(empty ? 0.f : even[0] * (1.f / kProbabilityScale) * s.x,
                                    empty ? 0.f : odd[0] * (1.f / kProbabilityScale) * s.y,
                                    empty ? 0.f : even[1] * (1.f / kProbabilityScale) * s.z,
-                                   empty ? 0.f : odd[1] * (1.f / kProbabilityScale) * s.w));
+                                   empty ? 0.f : odd[1] * (1.f / kProbabilityScale) * s.w),
+                       sum_[half]);
         }
       }
     }
@@ -258,7 +264,7 @@ class Attention {
 
     __syncthreads();  // Q' is published
 #pragma unroll
-    for (int step = 0; step < kHeld; ++step) load_query_fragment(step, query_[step]);
+    for (int step = 0; step < kHeld<kSplitK>; ++step) load_query_fragment(step, query_[step]);
 
     // While K is on its way.
     bool exceeds = !(fabsf(value_scale.x) <= kTailScale && fabsf(value_scale.y) <= kTailScale);  // so NaN counts
@@ -314,22 +320,31 @@ class Attention {
     return too_large;
   }
 
-  // As the prologue left it, for another path. Everyone is done with all of shared memory but the query and the scales.
-  __device__ __forceinline__ void restart() {
-    const int entry = load_tile_entry(tid_ / kTile, tid_ % kTile);
-    smem_.position[tid_ / kTile][tid_ % kTile] = candidate_or_none(entry, task_.context);
-    __syncthreads();  // the positions of tiles 0 and 1 are published
-    const Copy key(task_.key, smem_.key[0], smem_.position[0]);
+  // From path 1 to path 2, before the probabilities of a tile: acc through the place of V, which is copied anew.
+  __device__ __forceinline__ void widen() {
+    cp_async_wait<0>();
+    __syncthreads();  // everyone's copies have landed, none is to overwrite what follows
+    float (*staged)[kHeadSize] = reinterpret_cast<float (*)[kHeadSize]>(smem_.value);
+    static_assert(sizeof(smem_.value) == sizeof(float[kMaxGroup][kHeadSize]));
 #pragma unroll
-    for (int n = 0; n < 8; ++n) key.row(n);
-    cp_async_commit();
-    cp_async_wait<0>();  // my copies of K(0) have landed
-    __syncthreads();     // everyone's have
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      max_[half] = minus_infinity();
-      sum_[half] = 0.f;
+      for (int chunk = 0; chunk < 4; ++chunk) {
+        const float* even = &acc_[chunk][0][2 * half];
+        const float* odd = &acc_[chunk][1][2 * half];
+        *reinterpret_cast<float4*>(&staged[lane_ / 4 + 8 * half][64 * warp_ + 16 * chunk + 4 * (lane_ % 4)]) =
+            make_float4(even[0], odd[0], even[1], odd[1]);
+      }
+    __syncthreads();  // acc is staged
+#pragma unroll
+    for (int head = 0; head < kMaxGroup; ++head) {
+      const float2 x = *reinterpret_cast<const float2*>(&staged[head][2 * tid_]);
+      wide_acc_[head][0] = x.x * (kWide / kProbabilityScale);
+      wide_acc_[head][1] = x.y * (kWide / kProbabilityScale);
     }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) sum_[half] *= kWide;
+    __syncthreads();  // everyone is done with the place of V
   }
 
   __device__ __forceinline__ void load_query_fragment(int step, unsigned (&a)[4]) const {
@@ -344,27 +359,37 @@ class Attention {
     lane_ = tid_ % 32;
   }
 
+  // The tiles from `first` on. Returns tiles_; on path 1 the tile before whose probabilities it stopped at a tail.
   template <Path kPath>
-  __device__ __forceinline__ void pass() {
+  __device__ __forceinline__ int pass(int first) {
     if constexpr (kPath != kHalf) forget_addresses();
-    for (int i = 0; i < tiles_; ++i) step<kPath>(i);
+    for (int i = first; i < tiles_; ++i)
+      if (!step<kPath>(i)) return i;
     reduce_sum();
     if constexpr (kPath == kSingle) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) sum_[half] *= unwide_;
     }
+    return tiles_;
   }
 
   // --- one tile ----------------------------------------------------------------------------------------------------
 
-  // Copy groups in the order of their commits: K0 | V0 K1 | V1 K2 | ..., where | is the start of a step.
+  // Copy groups in the order of their commits: K0 | V0 K1 | V1 K2 | ..., where | is the start of a step. False if path
+  // 1 must be left before this tile; acc, l and m are then those of the tiles before.
   template <Path kPath>
-  __device__ __forceinline__ void step(int i) {
+  __device__ __forceinline__ bool step(int i) {
     const int ahead = tid_ < kTile ? load_tile_entry(i + 2, tid_) : -1;
 
     if (i > 0) {
       cp_async_wait<0>();  // my copies of K(i) have landed
-      __syncthreads();  // everyone's have; and everyone is done with P(i-1) and V(i-1), and sees the positions of i + 1
+      // Everyone's have; and everyone is done with P(i-1) and V(i-1), and sees the positions of i + 1.
+      if constexpr (kSplitK) {
+        __syncthreads();
+      } else if (!__syncthreads_or(smem_.position[i % 2][tid_ % kTile] >= 0)) {
+        skip(i, ahead);
+        return true;
+      }
     }
     float x[2][4];
     scores<kPath>(i, x);  // starts the copies of V(i) and K(i+1)
@@ -375,6 +400,8 @@ class Attention {
       if (i + 1 == tiles_) pdl_launch_dependents();
     }
     __syncthreads();  // the maxima of the warps are published
+    if constexpr (kPath == kDigitsPath)
+      if (watch_tail_ && __syncthreads_or(meets_tail(x))) return false;
     if constexpr (kPath == kSingle)
       wide_probabilities(x);
     else
@@ -387,6 +414,16 @@ class Attention {
       wide_weighted_values();
     else
       weighted_values();
+    return true;
+  }
+
+  // A tile without a candidate, as early rows of a prompt have them: only what the steps to come need.
+  __device__ __forceinline__ void skip(int i, int ahead) {
+    const Copy next_key(task_.key, smem_.key[(i + 1) % 2], smem_.position[(i + 1) % 2]);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) next_key.row(n);
+    cp_async_commit();
+    if (tid_ < kTile) smem_.position[i % 2][tid_] = candidate_or_none(ahead, task_.context);
   }
 
   // x[j][e]: head g + 8 * (e / 2), candidate 16w + 8j + 2t + e % 2 of the tile; -inf for no candidate.
@@ -412,12 +449,12 @@ class Attention {
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           unsigned a[4];
-          if (2 * k + n >= kHeld) load_query_fragment(2 * k + n, a);
+          if (2 * k + n >= kHeld<kSplitK>) load_query_fragment(2 * k + n, a);
 #pragma unroll
           for (int j = 0; j < 2; ++j) {
             unsigned b0, b1;
             codes_to_half(codes[2 * n + j], b0, b1);
-            mma_m16n8k16(sum[j][n], 2 * k + n < kHeld ? query_[2 * k + n] : a, b0, b1);
+            mma_m16n8k16(sum[j][n], 2 * k + n < kHeld<kSplitK> ? query_[2 * k + n] : a, b0, b1);
           }
         }
       } else {
@@ -477,7 +514,6 @@ class Attention {
       for (int w = 0; w < kThreads / 32; ++w) m = fmaxf(m, smem_.of_warp[w][head]);
       const float rescale = rescale_factor(max_[half], m);
       const float reference = softmax_reference(m);
-      if constexpr (kPath == kDigitsPath) watch_tail(x, half, m);
       max_[half] = m;
       sum_[half] *= rescale;
 #pragma unroll
@@ -502,15 +538,22 @@ class Attention {
     }
   }
 
-  // The new maximum m is not yet in max_.
-  __device__ __forceinline__ void watch_tail(const float (&x)[2][4], int half, float m) {
-    if (!watch_tail_) return;
-    first_max_[half] = max_[half] == minus_infinity() ? m : first_max_[half];
-    tail_ |= m - first_max_[half] > kMaxRise;
+  // Whether this thread's candidates of a tile are too deep for path 1, or its heads' maxima rose too far.
+  __device__ __forceinline__ bool meets_tail(const float (&x)[2][4]) {
+    bool tail = false;
 #pragma unroll
-    for (int j = 0; j < 2; ++j)
+    for (int half = 0; half < 2; ++half) {
+      float m = max_[half];
 #pragma unroll
-      for (int e = 2 * half; e < 2 * half + 2; ++e) tail_ |= m - x[j][e] > kTail && x[j][e] > minus_infinity();
+      for (int w = 0; w < kThreads / 32; ++w) m = fmaxf(m, smem_.of_warp[w][lane_ / 4 + 8 * half]);
+      first_max_[half] = max_[half] == minus_infinity() ? m : first_max_[half];
+      tail |= m - first_max_[half] > kMaxRise;
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e) tail |= m - x[j][e] > kTail && x[j][e] > minus_infinity();
+    }
+    return tail;
   }
 
   // Path 2: as above, with P in FP32 times 2^100, and the rescaling of acc left to its owners.
@@ -630,11 +673,15 @@ class Attention {
     }
     __syncthreads();  // the sums of the warps are published
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      sum_[half] = 0.f;
+    for (int half = 0; half < 2; ++half) sum_[half] = sum_of_warps(lane_ / 4 + 8 * half);
+  }
+
+  // l of one head, once reduce_sum has published it.
+  __device__ __forceinline__ float sum_of_warps(int head) const {
+    float sum = 0.f;
 #pragma unroll
-      for (int w = 0; w < kThreads / 32; ++w) sum_[half] += smem_.of_warp[w][lane_ / 4 + 8 * half];
-    }
+    for (int w = 0; w < kThreads / 32; ++w) sum += smem_.of_warp[w][head];
+    return sum;
   }
 
   const Task& task_;
@@ -644,11 +691,11 @@ class Attention {
   float max_[2] = {minus_infinity(), minus_infinity()};  // m of heads g, g + 8
   float sum_[2] = {};                                    // l of this thread's candidates; at the end of all
 
-  unsigned query_[kHeld][4];  // path 0: A fragments of Q', of the first steps of 16 channels
-  float acc_[4][2][4] = {};   // 0, 1: [chunk of 16 channels][even, odd channels][C fragment], times 2^15
-  float unit_[2];             // 1, 2: nats per unit of a score, heads g, g + 8
-  float first_max_[2] = {};   // 1: m after the first tile with a candidate
-  bool watch_tail_ = false, tail_ = false;
+  unsigned query_[kHeld<kSplitK>][4];  // path 0: A fragments of Q', of the first steps of 16 channels
+  float acc_[4][2][4] = {};            // 0, 1: [chunk of 16 channels][even, odd channels][C fragment], times 2^15
+  float unit_[2];                      // 1, 2: nats per unit of a score, heads g, g + 8
+  float first_max_[2] = {};            // 1: m after the first tile with a candidate
+  bool watch_tail_ = false;            // 1: a value_scale makes tails matter
   float wide_acc_[kMaxGroup][2] = {};  // 2: channels 2 * tid and the next, times 2^100
   float unwide_ = 1.f / kWide;         // 2: what takes acc and l to what they are published as, but for value_scale
 };

@@ -37,9 +37,9 @@ def test_show(command: Any, tmp_path: Path) -> None:
     assert lines[0] == "NVIDIA H200, 132 SMs, compute capability 9.0, driver 580.1, run time CUDA 13.2"
     assert lines[3].startswith("decode int8-tc, heads 24/2, head size 256, L2 cold, 396 CTA slots, kernel abab")
     assert [line.split() for line in lines[5:8]] == [
-        ["rows", "tiles", "tiles/split", "cell", "auto", "us", "auto", "us", "ratio", "interval", "ties"],
-        ["2-4", "32", "2", "2x32", "1", "10.40", "11.90", "0.874", "0.865-0.883", "3"],
-        ["4x32", "1", "10.40", "11.90", "0.874", "0.865-0.883", "3"],
+        ["rows", "tiles", "tiles/split", "cell", "us", "auto", "auto", "us", "best", "best/auto", "interval", "ties"],
+        ["2-4", "32", "2", "2x32", "10.40", "1", "11.90", "2", "0.874", "0.865-0.883", "3"],
+        ["4x32", "10.40", "1", "11.90", "2", "0.874", "0.865-0.883", "3"],
     ]
     assert max(map(len, lines)) <= 120
     assert command("map", "show", file, "--format", "json").out == map_text(splits_map())

@@ -78,7 +78,7 @@ def test_stdout_is_one_document(command: Any, timed: Install) -> None:
     assert rules(outcome.out) == FOUR
     said = outcome.err.splitlines()
     assert said[0] == "dsa-bench: cell 1 of 1: rows 1, context 512, candidates 512"
-    assert said[1].startswith("dsa-bench: decode int8-tc, heads 24/2, head size 256, L2 none: 1 cells, 1 rules; mean")
+    assert said[1].startswith("dsa-bench: decode int8-tc, heads 24/2, head size 256, L2 none: 1 cell, 1 rule; mean")
 
 
 NOISY_SITE = """

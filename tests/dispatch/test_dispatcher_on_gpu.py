@@ -251,6 +251,23 @@ def test_a_misaligned_buffer_falls_back_and_is_right(
     check(call, inputs, arrays["out"].get())
 
 
+@pytest.mark.parametrize("name", ["query", "key", "value", "key_scale", "value_scale", "out"])
+def test_a_misaligned_prefill_falls_back_and_is_right(name: str, on: Dispatcher, cupy: Any, stream: Any) -> None:
+    """D7. The BF16 kernel reads such a cache byte by byte."""
+    inputs = inputs_of(32)
+    arrays = on_cupy(cupy, inputs)
+    memory = cupy.zeros(arrays[name].nbytes + 256, np.uint8)
+    moved = memory[4 : 4 + arrays[name].nbytes].view(arrays[name].dtype).reshape(arrays[name].shape)
+    moved[...] = arrays[name]
+    cupy.cuda.runtime.deviceSynchronize()
+    call = on.prepare(**(arrays | {name: moved}), scale=inputs.scale, stream=stream)
+    assert call.choice.kernel == "bf16 prefill"
+    assert f"int8-tc prefill refused by {name} alignment" in call.explain()
+    call.launch()
+    stream.synchronize()
+    check(call, inputs, (moved if name == "out" else arrays["out"]).get())
+
+
 def test_what_is_loaded_has_this_devices_ptx(on: Dispatcher, made: Any) -> None:
     on.choose(rows=8, candidates=2048)
     site = on._runtimes["cuda"].site()

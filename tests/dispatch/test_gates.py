@@ -84,7 +84,7 @@ ALONE: dict[KernelName, dict[str, Any]] = {
         "exact sums": {"candidates": 2**20 + 1},
         "SM": {"site": site(75, 80), "answers": "decode_grouped"},
         **device_cases("int8-tc prefill"),
-        **{f"{name} alignment": {name: 8} for name in ("key", "value", "key_scale", "value_scale")},
+        **{f"{name} alignment": {name: 8} for name in ("query", "key", "value", "key_scale", "value_scale")},
         "out alignment": {"out": 4},
     },
     "bf16 prefill": {
@@ -133,9 +133,9 @@ def test_decode_needs_every_wide_pointer_at_16_bytes(name: str, offset: int) -> 
 
 
 @pytest.mark.parametrize("offset", [8, 4])
-@pytest.mark.parametrize("name", ["key", "value", "key_scale", "value_scale"])
-def test_prefill_needs_cache_and_scales_at_16_bytes(name: str, offset: int) -> None:
-    """D7. The BF16 kernel has scalar loads."""
+@pytest.mark.parametrize("name", ["query", "key", "value", "key_scale", "value_scale"])
+def test_prefill_needs_what_it_reads_wide_at_16_bytes(name: str, offset: int) -> None:
+    """D7, and the query, which the kernel here reads wide. The BF16 kernel has scalar loads."""
     refused = choice(call(128, **{name: offset}))
     assert refused.kernel == "bf16 prefill"
     assert [gate.name for gate in refused.refusals if gate.kernel == "int8-tc prefill"] == [f"{name} alignment"]
@@ -145,7 +145,7 @@ def test_prefill_needs_the_output_at_8_bytes() -> None:
     """D7, Comfy-Org/comfy-kitchen#115: each pointer at its own width."""
     assert choice(call(128, out=8)).kernel == "int8-tc prefill"
     assert choice(call(128, out=4)).kernel == "bf16 prefill"
-    assert choice(call(128, query=2, selected=4, workspace=4)).kernel == "int8-tc prefill"
+    assert choice(call(128, selected=4, workspace=4)).kernel == "int8-tc prefill"
     assert choice(call(8, out=2, selected=4)).kernel == "int8-tc decode"
 
 

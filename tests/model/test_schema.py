@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.record import OPTIONAL, Check, Header, Visit, line_content
+from dsa_bench.model.record import LATER_FIELDS, Check, Header, Visit, line_content
 from dsa_bench.model.run import read_run
 from dsa_bench.model.schema import misfitting_field, record_schema
 
@@ -33,6 +33,7 @@ WRONG_TYPES: list[tuple[type, dict[str, Any]]] = [
     (Visit, {"requested": None}), (Visit, {"attention_us": "12"}), (Visit, {"attention_us": True}),
     (Visit, {"status": "fine"}), (Visit, {"status": ["ok"]}), (Visit, {"clocks": []}), (Visit, {"clocks": {"a": "b"}}),
     (Check, {"splits": 1.5}), (Check, {"rms_error": "0"}), (Check, {"status": None}), (Check, {"data_hash": 7}),
+    (Check, {"gathered_bytes": 1.5}),
     (Header, {"argv": "decode"}), (Header, {"argv": [1]}), (Header, {"device": []}), (Header, {"dirty": "no"}),
     (Header, {"versions": {"numpy": 2}}), (Header, {"schema_version": True}), (Header, {"schema_version": 1.0}),
 ]  # fmt: skip
@@ -50,18 +51,21 @@ def test_wrong_types_are_named(two_cells: Any, cls: type, change: dict[str, Any]
 @pytest.mark.parametrize("cls", [Visit, Check, Header])
 def test_missing_and_unknown_fields_are_named(two_cells: Any, cls: type) -> None:
     good = json.loads(json.dumps(line_content(next(line for line in two_cells.lines if type(line) is cls))))
-    for name in good.keys() - OPTIONAL.get(cls, set()):
+    for name in good.keys() - LATER_FIELDS.get(cls, frozenset()):
         assert misfitting_field(cls, {k: v for k, v in good.items() if k != name}) == f"wrong fields {name}"
     assert misfitting_field(cls, good | {"node_us": 1.0}) == "wrong fields node_us"
 
 
-def test_lines_from_before_a_field_came_are_read_with_its_default(two_cells: Any, tmp_path: Path) -> None:
-    """Records of the first versions have no rules in their checks."""
-    whole = two_cells.write(tmp_path / "new.jsonl")
-    old = tmp_path / "old.jsonl"
-    old.write_text(whole.read_text().replace(',"rules":[]', ""))
-    assert len(old.read_text()) < len(whole.read_text())
-    assert read_run(old).checks == read_run(whole).checks
-    old.write_text(whole.read_text().replace(',"rules":[]', ',"rules":["fa2",3]', 1))
+def test_lines_from_before_a_field_are_read_with_its_default(two_cells: Any, tmp_path: Path) -> None:
+    path = two_cells.write(tmp_path / "r.jsonl")
+    whole, later = path.read_text(), '"rules":[],"gathered_bytes":null,'
+    assert later in whole
+    path.write_text(whole.replace(later, ""))
+    run = read_run(path)
+    assert [(check.gathered_bytes, check.rules) for check in run.checks] == [(None, ())] * len(run.checks)
+    jsonschema = pytest.importorskip("jsonschema")
+    for line in path.read_text().splitlines():
+        jsonschema.Draft202012Validator(record_schema()).validate(json.loads(line))
+    path.write_text(whole.replace('"rules":[]', '"rules":["fa2",3]', 1))
     with pytest.raises(BadInput, match="rules is"):
-        read_run(old)
+        read_run(path)

@@ -139,12 +139,14 @@ class CudaBackend:
             source = np.random.default_rng(0).bytes(max(_gathered_bytes(inputs) // 32, 1) * 16)
             host = np.frombuffer(source, np.uint8)
             return [[build.copy(upload(host), allocate(host.shape, np.uint8))] for _ in copies]
+        if self.op == "prefill":
+            return [build.prefill(variant, shape, copy, out, paths) for copy in copies]
         workspace = Workspace.allocate(shape, variant.split)
         return [build.launches(variant, shape, copy, workspace, out, paths) for copy in copies]
 
     def path_names(self) -> list[str]:
         """The paths of `int8-tc` in the order of their numbers, as its module publishes them."""
-        constants = self._kernels["decode_int8_tc"].facts.constants
+        constants = self._kernels[DEVICE_KERNELS[self.op]["int8-tc"][0]].facts.constants
         numbers = {name.removeprefix("path_"): at for name, at in constants.items() if name.startswith("path_")}
         return sorted(numbers, key=lambda name: numbers[name])
 

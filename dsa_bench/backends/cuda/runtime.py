@@ -3,18 +3,16 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from dsa_bench.backends.base import Enqueue
-from dsa_bench.backends.cuda.backend import MODULES, CudaBackend
+from dsa_bench.backends.cuda.backend import CudaBackend
 from dsa_bench.backends.cuda.launch import KernelLaunch
 from dsa_bench.backends.cuda.memory import allocate
 from dsa_bench.backends.cuda.sparse import DeviceInputs, SparseLauncher, Workspace
 from dsa_bench.jit.optional import load
-from dsa_bench.jit.sources import module_names
 from dsa_bench.model.call import LaunchSite, SparseCall, TensorView
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.plan import SplitPlan, VariantPlan
@@ -45,10 +43,10 @@ class CudaRuntime:
 
     def __init__(self) -> None:
         decode = CudaBackend("decode")
-        self._backends: dict[Op, CudaBackend] = {"decode": decode}
-        here = set(module_names())
-        if here.issuperset(chain.from_iterable(MODULES["prefill"].values())):
-            self._backends["prefill"] = CudaBackend("prefill", stream=decode.stream)
+        self._backends: dict[Op, CudaBackend] = {
+            "decode": decode,
+            "prefill": CudaBackend("prefill", stream=decode.stream),
+        }
         self.device = decode.device
         self.geometry = decode.geometry
 
@@ -102,9 +100,11 @@ def sparse_launches(
         selected=Foreign.of(call.selected),
         scale=call.scale,
     )
-    assert workspace is not None  # of decode
-    partials = _partials(workspace, shape, variant.split)
-    return launcher.launches(variant, shape, inputs, partials, Foreign.of(call.out))
+    out = Foreign.of(call.out)
+    if shape.op == "prefill":
+        return launcher.prefill(variant, shape, inputs, out)
+    assert workspace is not None  # decode leaves partials
+    return launcher.launches(variant, shape, inputs, _partials(workspace, shape, variant.split), out)
 
 
 def _partials(workspace: TensorView, shape: SparseShape, plan: SplitPlan) -> Workspace:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Launches of the decode kernels over one cell: each checks shapes and limits, then builds what one call enqueues.
+"""Launches of the sparse-attention kernels over one cell: each checks the limits, then builds what a call enqueues.
 
 The parameter lists and grids are the contracts at the head of kernels/**/*.cu.
 """
@@ -112,6 +112,24 @@ class SparseLauncher:
             attention = self._int8_tc(shape, variant.split, inputs, workspace, paths)
         return [attention, self._merge(shape, variant.split, workspace, out)]
 
+    def prefill(
+        self,
+        variant: VariantPlan,
+        shape: SparseShape,
+        inputs: DeviceInputs,
+        out: Device,
+        paths: Paths = AUTOMATIC_PATHS,
+    ) -> list[KernelLaunch]:
+        """The one kernel of a prefill call. VariantRefused if it does not take the shape or the scale."""
+        kernel = self._kernels["prefill_bf16" if variant.kernel == "previous" else "prefill_int8_tc"]
+        self._refuse_beyond_tile(kernel, shape)
+        arguments = [*inputs.pointers, out, *map(np.int32, (shape.context, shape.candidates, shape.group))]
+        arguments.append(np.float32(inputs.scale))
+        if variant.kernel != "previous":
+            self._refuse_beyond_bounds(kernel, shape, inputs.scale)
+            arguments += [np.int32(paths.forced), paths.counts]
+        return [KernelLaunch(kernel, self._grid(kernel, shape, shape.kv_heads, 1), arguments, self._stream)]
+
     def gather(self, shape: SparseShape, plan: SplitPlan, inputs: DeviceInputs) -> KernelLaunch:
         """The gather-only ceiling over the cell's K and V bytes."""
         kernel = self._kernels["gather_only"]
@@ -139,11 +157,8 @@ class SparseLauncher:
         self, shape: SparseShape, plan: SplitPlan, inputs: DeviceInputs, workspace: Workspace, paths: Paths
     ) -> KernelLaunch:
         kernel = self._kernels["decode_int8_tc"]
-        group, head_size = kernel.facts.constants["max_group"], kernel.facts.constants["head_size"]
-        self._refuse_unless(kernel, shape.head_size == head_size, f"head size {head_size}", shape)
-        self._refuse_unless(kernel, shape.group <= group, f"up to {group} query heads per KV head", shape)
-        self._refuse_unless(kernel, 0.0 <= inputs.scale <= MAX_SCALE, f"softmax scales from 0 to {MAX_SCALE:g}", shape)
-        self._refuse_unless(kernel, shape.candidates <= MAX_CANDIDATES, f"up to {MAX_CANDIDATES} candidates", shape)
+        self._refuse_beyond_tile(kernel, shape)
+        self._refuse_beyond_bounds(kernel, shape, inputs.scale)
         sizes = (shape.context, shape.candidates, shape.group)
         grid = self._grid(kernel, shape, shape.kv_heads, plan.splits)
         arguments = self._attention_arguments(inputs, workspace, sizes)
@@ -158,6 +173,15 @@ class SparseLauncher:
             workspace.acc, workspace.m, workspace.l, out, np.int32(plan.splits), np.int32(shape.head_size),
         )  # fmt: skip
         return KernelLaunch(kernel, grid, arguments, self._stream, dependent=self._programmatic)
+
+    def _refuse_beyond_tile(self, kernel: Kernel, shape: SparseShape) -> None:
+        group, head_size = kernel.facts.constants["max_group"], kernel.facts.constants["head_size"]
+        self._refuse_unless(kernel, shape.head_size == head_size, f"head size {head_size}", shape)
+        self._refuse_unless(kernel, shape.group <= group, f"up to {group} query heads per KV head", shape)
+
+    def _refuse_beyond_bounds(self, kernel: Kernel, shape: SparseShape, scale: float) -> None:
+        self._refuse_unless(kernel, 0.0 <= scale <= MAX_SCALE, f"softmax scales from 0 to {MAX_SCALE:g}", shape)
+        self._refuse_unless(kernel, shape.candidates <= MAX_CANDIDATES, f"up to {MAX_CANDIDATES} candidates", shape)
 
     @staticmethod
     def _attention_arguments(inputs: DeviceInputs, workspace: Workspace, sizes: Sequence[int]) -> list[Any]:

@@ -26,8 +26,43 @@ HEADS = ((24, 256), (8, 256), (24, 40))
 
 
 def launch_everything() -> int:
-    """Decode with every kernel; the number of launches whose result was checked."""
-    backend = CudaBackend()
+    """Every kernel of decode and prefill; the number of launches whose result was checked."""
+    return launch_decode(CudaBackend()) + launch_prefill(CudaBackend("prefill"))
+
+
+def launch_prefill(backend: CudaBackend) -> int:
+    """Both kernels of prefill, on lists with and without whole tiles of invalid entries, and every path."""
+    checked = 0
+    for candidates, query_heads, invalid in itertools.product(CANDIDATES, (24, 2, 32), (0.0, 0.4, 1.0)):
+        shape = SparseShape(3, candidates + 70, candidates, query_heads, 2, op="prefill")
+        inputs = sparse_inputs(shape, DataSpec(seed=candidates, invalid_fraction=invalid))
+        inputs.selected[1, candidates // 4 : candidates // 2] = -1
+        oracle = reference(inputs)
+        buffers = backend.load(inputs, "warm")
+        for kernel in ("previous", "int8-tc", "gather"):
+            plan = backend.geometry.plan(kernel, shape, None)
+            if kernel == "gather":
+                buffers.launcher(plan)(0)
+                backend.synchronize()
+                continue
+            out = run_poisoned(buffers.launcher(plan), buffers)
+            outcome = compare(out, oracle.out, backend.bound(kernel, inputs, oracle.rows, oracle.out), oracle.rows)
+            assert outcome.status == "ok", f"{shape.key}, {kernel}: {outcome.reason}"
+            checked += 1
+        for forced in range(3):
+            buffers.paths(backend.geometry.plan("int8-tc", shape, None), forced)
+            checked += 1
+    tail = sparse_inputs(
+        SparseShape(3, 700, 509, op="prefill"), DataSpec(seed=2, query_std=5.6, value_scale_multiplier=1.2e7)
+    )
+    taken = backend.load(tail, "warm").paths(backend.geometry.plan("int8-tc", tail.shape, None))
+    assert taken is not None
+    assert taken["single"], "no CTA met a tail"
+    return checked + 1
+
+
+def launch_decode(backend: CudaBackend) -> int:
+    """Decode with every kernel and split."""
     checked = 0
     for candidates, (query_heads, head_size), invalid in itertools.product(CANDIDATES, HEADS, (0.0, 0.4, 1.0)):
         shape = SparseShape(2, candidates + 70, candidates, query_heads, 2, head_size)

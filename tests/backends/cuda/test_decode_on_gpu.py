@@ -120,10 +120,7 @@ def test_previous_takes_every_head_size_and_alignment(backend: Any, head_size: i
     bound = backend.bound("previous", inputs, oracle.rows, oracle.out)
     for shifted in (False, True):
         place = _one_element_in if shifted else upload
-        device = DeviceInputs(
-            *(place(getattr(inputs, field.name)) for field in dataclasses.fields(inputs) if field.name != "scale"),
-            inputs.scale,
-        )
+        device = DeviceInputs(*map(place, inputs.tensors.values()), inputs.scale)
         variant = plan("previous", shape, 4)
         out = _one_element_in(np.full(inputs.query.shape, POISON, BF16))
         for launch in backend._launcher.launches(variant, shape, device, Workspace.allocate(shape, variant.split), out):
@@ -238,6 +235,21 @@ def test_every_path_is_right_on_ordinary_data(backend: Any, forced: int) -> None
         assert list(buffers.paths(variant, forced).values())[forced] == variant.ctas
         checked = compare(buffers.output(), oracle.out, bound, oracle.rows)
         assert checked.status == "ok", checked.reason
+
+
+@pytest.mark.parametrize("tile", [0, 1, 9, 22, 23])
+def test_a_tail_in_any_tile_keeps_what_was_summed_before_it(backend: Any, tile: int) -> None:
+    """Digits until the tile that holds a candidate 25 nats deep, whose value alone is in channel 0; single from it."""
+    inputs = sparse_inputs(SparseShape(2, 4096, 1500), DataSpec(seed=8, query_std=4.0, value_scale_multiplier=4e7))
+    inputs.query[:, :, 0], inputs.key[:, :, 0], inputs.key_scale[:, 0] = 8.0, 127, 0.02
+    inputs.value[:, :, 0] = 0
+    for row in range(2):
+        deep = inputs.selected[row, min(64 * tile + 13, 1499)]
+        inputs.key[:, deep], inputs.value[:, deep, 0] = -127, 127
+    variant = plan("int8-tc", inputs.shape, 1)
+    assert backend.load(inputs, "warm").paths(variant) == {"half": 0, "digits": 0, "single": variant.ctas}
+    check(backend, inputs, "int8-tc", 1)
+    check(backend, inputs, "int8-tc", 5)
 
 
 def test_a_scale_above_one_is_refused(backend: Any) -> None:
