@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsa_bench.bench.variant import Timing, VisitFailed
-from dsa_bench.model.errors import CannotMeasure
+from dsa_bench.model.errors import CannotMeasure, NothingRecorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ def visit_timing(
     kernels              names of the attention kernels that one call launches; None: every activity counts as attention
     activities_per_call  how many one call has, where kernels is None and an earlier visit showed it
     attention_us is the length of the union of their intervals, call_us the span of all of the call's device work.
-    Raises CannotMeasure if nothing was recorded or no name matches, VisitFailed if launches are missing.
+    Raises NothingRecorded, CannotMeasure if no name matches, VisitFailed if launches are missing.
     """
     if not activities:
-        raise CannotMeasure(f"{profiler}: no device events were recorded; try --timer events")
+        raise NothingRecorded(f"{profiler}: no device events were recorded; try --timer events")
     per_call = activities_per_call or len(activities) // launches
     wanted = frozenset(kernels) if kernels is not None else frozenset(activity.name for activity in activities)
     attention = [activity for activity in activities if activity.name in wanted]

@@ -228,7 +228,7 @@ class _Cell:
         with ExitStack() as stack:
             if self._bench.dense is not None:
                 recorded = [name for name, check in self._checks.items() if check.status == "ok"]
-                line = stack.enter_context(dense_line(inputs, self._bench.dense, recorded))
+                line = stack.enter_context(dense_line(inputs, self._bench.dense, self._bench.timer, recorded))
                 for note in line.notes:
                     listener.said(note)
                 plans[line.name] = DENSE_PLAN

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from dsa_bench.backends.base import Dense, DenseBuffers, Launch
 from dsa_bench.bench.check import compare_rows
-from dsa_bench.bench.variant import Checked
-from dsa_bench.model.errors import VariantRefused
+from dsa_bench.bench.timers import Timer
+from dsa_bench.bench.variant import Checked, Variant
+from dsa_bench.model.errors import NothingRecorded, VariantRefused
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.request import DENSE
 from dsa_bench.oracle.attention import F64, Reference, relative_rms, rms
@@ -28,7 +29,7 @@ class DenseLine:
     name    as recorded: "dense/cudnn", or "dense" where no implementation is right
     launch  None unless one is
     floor   the RMS error of the dense FP64 result rounded to BF16
-    notes   implementations that ran and were wrong, in words
+    notes   implementations that ran and are not measured, in words
     """
 
     name: str
@@ -42,8 +43,10 @@ def dense_name(implementation: str) -> str:
     return f"{DENSE}/{implementation}"
 
 
-def choose_dense(inputs: SparseInputs, buffers: DenseBuffers, only: str | None = None) -> DenseLine:
-    """Run every implementation, compare each with FP64, and keep the fastest that is right.
+def choose_dense(
+    inputs: SparseInputs, buffers: DenseBuffers, timer: Timer | None = None, only: str | None = None
+) -> DenseLine:
+    """Run every implementation, compare each with FP64, and keep the fastest that is right and that the timer sees.
 
     only  the name of the one that an earlier part of the run chose
     """
@@ -62,11 +65,14 @@ def choose_dense(inputs: SparseInputs, buffers: DenseBuffers, only: str | None =
             continue
         launch(0)
         outcome = _compare(inputs, buffers.output(), oracle, bound)
-        if outcome.status == "ok":
-            right.append((buffers.time_us(launch), dense_name(implementation), outcome, launch))
-        else:
+        if outcome.status != "ok":
             reasons.append(f"{implementation} is wrong: {outcome.reason}")
             notes.append(f"dense attention by {implementation} is wrong and not measured: {outcome.reason}")
+        elif timer is not None and not _seen(timer, implementation, launch):
+            reasons.append(f"{implementation}: {timer.name} records none of its kernels")
+            notes.append(f"dense attention by {implementation} is not measured: {reasons[-1]}; --timer events does")
+        else:
+            right.append((buffers.time_us(launch), dense_name(implementation), outcome, launch))
     if not right:
         return DenseLine(
             DENSE, Checked("launch_refused", "; ".join(reasons)), oracle.rounding_floor, None, tuple(notes)
@@ -75,8 +81,19 @@ def choose_dense(inputs: SparseInputs, buffers: DenseBuffers, only: str | None =
     return DenseLine(name, outcome, oracle.rounding_floor, launch, tuple(notes))
 
 
+def _seen(timer: Timer, implementation: str, launch: Launch) -> bool:
+    """Whether the timer sees a call: of cuDNN's attention on Hopper, for one, CUPTI 13.0 records no kernel."""
+    try:
+        timer.time(Variant(implementation, launch, lambda: Checked("ok"), kernels=None), 1)
+    except NothingRecorded:
+        return False
+    finally:
+        timer.forget()
+    return True
+
+
 @contextmanager
-def dense_line(inputs: SparseInputs, dense: Dense, recorded: Sequence[str]) -> Generator[DenseLine]:
+def dense_line(inputs: SparseInputs, dense: Dense, timer: Timer, recorded: Sequence[str]) -> Generator[DenseLine]:
     """The line of a cell, and its memory while it is measured.
 
     recorded  variants that an earlier part of the run found right: it goes on with the implementation chosen then
@@ -87,7 +104,8 @@ def dense_line(inputs: SparseInputs, dense: Dense, recorded: Sequence[str]) -> G
         yield DenseLine(DENSE, Checked("launch_refused", str(refusal)), 0.0)
         return
     try:
-        yield choose_dense(inputs, buffers, next((name for name in recorded if name.startswith(f"{DENSE}/")), None))
+        chosen = next((name for name in recorded if name.startswith(f"{DENSE}/")), None)
+        yield choose_dense(inputs, buffers, timer, chosen)
     finally:
         buffers.close()
 

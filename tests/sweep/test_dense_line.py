@@ -11,7 +11,7 @@ import pytest
 
 from dsa_bench.backends.cpu.backend import CpuBackend
 from dsa_bench.data.synthetic import sparse_inputs
-from dsa_bench.model.errors import VariantRefused
+from dsa_bench.model.errors import NothingRecorded, VariantRefused
 from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.request import DataSpec, Policy, SparseRequest
 from dsa_bench.model.run import complete_rounds, read_run
@@ -79,9 +79,9 @@ class Listener:
         return lambda *_: None
 
 
-def chosen(answers: dict[str, float | str], only: str | None = None) -> Any:
+def chosen(answers: dict[str, float | str], only: str | None = None, timer: Any = None) -> Any:
     inputs = sparse_inputs(SHAPE, DataSpec())
-    return choose_dense(inputs, DenseDouble(answers).load(inputs), only)
+    return choose_dense(inputs, DenseDouble(answers).load(inputs), timer, only)
 
 
 def test_the_fastest_right_one_is_the_line() -> None:
@@ -94,6 +94,21 @@ def test_a_wrong_one_is_told_and_not_measured() -> None:
     line = chosen({"cudnn": "wrong", "flash": 20.0})
     assert line.name == "dense/flash"
     assert line.notes[0].startswith("dense attention by cudnn is wrong and not measured: out[")
+
+
+def test_what_the_timer_does_not_see_is_told_and_not_measured(fake_timer: Any) -> None:
+    """Of cuDNN's attention on Hopper CUPTI 13.0 records no kernel: seen on an H200."""
+
+    def time_us(name: str, *_: object) -> float:
+        if name == "cudnn":
+            raise NothingRecorded("cupti-python: no device events were recorded")
+        return 20.0
+
+    line = chosen({"cudnn": 10.0, "flash": 20.0}, timer=fake_timer(time_us))
+    assert line.name == "dense/flash"
+    (note,) = line.notes
+    assert note.startswith("dense attention by cudnn is not measured: cudnn: ")
+    assert note.endswith("records none of its kernels; --timer events does")
 
 
 def test_the_last_resort_runs_only_where_no_other_is_right() -> None:
@@ -114,12 +129,12 @@ def test_what_an_earlier_part_of_the_run_chose_is_kept() -> None:
     assert chosen({"cudnn": 30.0, "flash": 20.0}, "dense/cudnn").name == "dense/cudnn"
 
 
-def test_memory_that_is_not_there_is_a_line_too() -> None:
+def test_memory_that_is_not_there_is_a_line_too(fake_timer: Any) -> None:
     class Full(DenseDouble):
         def load(self, inputs: SparseInputs) -> DoubleBuffers:
             raise VariantRefused("dense attention: CUDA out of memory")
 
-    with dense_line(sparse_inputs(SHAPE, DataSpec()), Full({}), []) as line:
+    with dense_line(sparse_inputs(SHAPE, DataSpec()), Full({}), fake_timer(lambda *_: 1.0), []) as line:
         assert (line.name, line.outcome.reason) == ("dense", "dense attention: CUDA out of memory")
 
 

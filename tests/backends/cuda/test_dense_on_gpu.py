@@ -84,10 +84,10 @@ def test_a_captured_call_gives_the_bits_of_an_eager_one(backend: Any, dense: Any
 def test_cupti_counts_all_kernels_of_a_call_and_agrees_with_events(backend: Any, dense: Any, profiler: Any) -> None:
     shape = SparseShape(2048, 2048, 64, op="prefill")
     buffers = dense.load(sparse_inputs(shape, DataSpec()))
-    line = choose_dense(sparse_inputs(shape, DataSpec()), buffers)
+    cupti = CuptiTimer(profiler, backend.stream, backend.synchronize)
+    line = choose_dense(sparse_inputs(shape, DataSpec()), buffers, cupti)
     assert line.launch is not None, line.outcome.reason
     variant = Variant(line.name, line.launch, lambda: line.outcome, None)
-    cupti = CuptiTimer(profiler, backend.stream, backend.synchronize)
     events = EventsTimer(backend.stream, backend.synchronize)
     one = cupti.time(variant, 1)
     by_cupti = np.median([cupti.time(variant, 10).call_us for _ in range(5)])
