@@ -7,15 +7,19 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from dsa_bench.model.call import LaunchSite, SparseCall, TensorView
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import VariantPlan
+from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import F64
 from dsa_bench.oracle.survey import Look, survey
 from dsa_bench.splits.geometry import SparseGeometry
 
 Launch = Callable[[int], None]
 """Enqueue one call. The argument counts calls, so that a launch can rotate through copies of its inputs."""
+Enqueue = Callable[[], None]
+"""Enqueue one kernel whose arguments are fixed: one driver call, which allocates and waits for nothing."""
 
 
 class SparseBuffers(Protocol):
@@ -63,6 +67,10 @@ class Backend(Protocol):
     geometry: SparseGeometry
     stream: Any
 
+    def site(self) -> LaunchSite | None:
+        """What the gates may know of the device and of the kernels loaded on it; None on the CPU."""
+        ...
+
     def kernel_hash(self, kernel: str) -> str:
         """Changes when the kernel's code can have changed, and only then."""
         ...
@@ -88,6 +96,37 @@ class Backend(Protocol):
 
     def synchronize(self) -> None:
         """Wait for everything that was enqueued."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Runtime(Protocol):
+    """A device as a program uses it that has its own arrays and streams (dsa_bench.dispatch)."""
+
+    device: DeviceFacts
+    geometry: SparseGeometry
+
+    def site(self) -> LaunchSite | None:
+        """See Backend; of the kernels of both operators."""
+        ...
+
+    def kernel_hash(self, kernel: str) -> str:
+        """See Backend; of a decode kernel."""
+        ...
+
+    def allocate(self, nbytes: int) -> TensorView:
+        """Memory of the device, aligned to 16 bytes at least, which lives as long as the view's owner."""
+        ...
+
+    def launches(
+        self, variant: VariantPlan, shape: SparseShape, call: SparseCall, workspace: TensorView | None, stream: int
+    ) -> list[Enqueue]:
+        """The kernels of one call, in order. `workspace` holds the partials of variant.split; None for prefill."""
+        ...
+
+    def zero(self, out: TensorView, stream: int) -> list[Enqueue]:
+        """What sets an output to zeros."""
         ...
 
     def close(self) -> None: ...

@@ -17,6 +17,7 @@ def decode(
     kv_heads: opt.KvHeads = 2,
     tiles_per_split: opt.TilesPerSplit = [0],
     kernels: opt.Kernels = list(SPARSE_KERNELS),
+    option: opt.DispatcherOption = None,
     backend: opt.BackendName = "auto",
     timer: opt.TimerName = "auto",
     l2: opt.L2 = "warm",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dsa_bench.cli.console import lines_to_user, note, only_the_result_on_stdout
 from dsa_bench.model.errors import CannotMeasure, GateFailed
 from dsa_bench.model.request import SparseRequest
+from dsa_bench.model.shape import SparseShape
 
 if TYPE_CHECKING:
     from dsa_bench.backends.base import Backend
@@ -33,9 +34,8 @@ def measure(
     from dsa_bench.bench.clocks import open_clocks
     from dsa_bench.bench.select import open_timer
     from dsa_bench.cli.progress import RunProgress
-    from dsa_bench.splits.explain import explain_cell
-    from dsa_bench.splits.registry import named_rules
     from dsa_bench.sweep.cells import Bench, run_cells
+    from dsa_bench.sweep.variants import Place, same_launches
 
     with only_the_result_on_stdout():
         backend, *said = open_backend(backend_name, request.op, request.pad_smem)
@@ -50,9 +50,9 @@ def measure(
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
             if explain:
                 for shape in request.shapes:
-                    asked = (request.measured_kernels, request.tiles_per_split)
-                    rules = named_rules(request.rules, request.costs)
-                    lines_to_user(explain_cell(backend.geometry, shape, *asked, rules, request.tuned_value(shape)))
+                    lines_to_user(_explain(request, backend, shape))
+            for shape in request.shapes if request.sides else ():
+                said += same_launches(request, Place.of(request, backend), shape)
             clocks = open_clocks() if on_gpu else None
             if on_gpu and clocks is None:
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
@@ -68,6 +68,18 @@ def measure(
             raise
         finally:
             backend.close()
+
+
+def _explain(request: SparseRequest, backend: "Backend", shape: SparseShape) -> list[str]:
+    from dsa_bench.splits.explain import explain_cell
+    from dsa_bench.splits.registry import named_rules
+    from dsa_bench.sweep.variants import Place, explain_choices
+
+    if request.sides:
+        return explain_choices(request, Place.of(request, backend), shape)
+    rules = named_rules(request.rules, request.costs)
+    asked = (request.measured_kernels, request.tiles_per_split)
+    return explain_cell(backend.geometry, shape, *asked, rules, request.tuned_value(shape))
 
 
 def judge(tables: "list[CellTable]") -> None:

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from dsa_bench.cli.values import file_name, flatten, integer_list, name_list, one_integer, one_number, one_of, share
+from dsa_bench.cli.values import (
+    file_name,
+    flatten,
+    integer_list,
+    name_and_value,
+    name_list,
+    one_integer,
+    one_number,
+    one_of,
+    share,
+)
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import BACKENDS, L2_MODES, SPARSE_KERNELS, TIMERS
 from dsa_bench.report.formats import FORMATS
@@ -49,6 +59,15 @@ TilesPerSplit = Annotated[
 ]
 Kernels = Annotated[
     list[str], list_option("--kernels", name_list(SPARSE_KERNELS), f"From {', '.join(SPARSE_KERNELS)}.", "NAME...")
+]
+DispatcherOption = Annotated[
+    list[str] | None,
+    list_option(
+        "--option",
+        name_and_value,
+        "Measure what the dispatcher takes with its options so (docs/dispatcher.md).",
+        "NAME=VALUE...",
+    ),
 ]
 BackendName = Annotated[
     str, _option("--backend", one_of(BACKENDS), "auto takes the GPU if one works.", "|".join(BACKENDS))
@@ -98,7 +117,10 @@ OutputFile = Annotated[
 Splits = Annotated[
     Path | None,
     typer.Option(  # not from DSA_BENCH_SPLITS, which is the dispatcher's
-        "--splits", parser=file_name, help="Also measure what this tuned map chooses (docs/tuning.md).", metavar="FILE"
+        "--splits",
+        parser=file_name,
+        help="Also measure what this tuned map chooses (docs/tuning.md); with --option, the dispatcher's map.",
+        metavar="FILE",
     ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the file that --record names.")]

@@ -12,6 +12,7 @@ import typer
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note
 from dsa_bench.cli.measure import judge, measure
+from dsa_bench.cli.sides import dispatcher_sides
 from dsa_bench.cli.sources import cells_of_inputs, with_scales
 from dsa_bench.cli.tables import print_tables
 from dsa_bench.model.costs import SplitCosts
@@ -65,6 +66,7 @@ class SparseOptions:
     model: Path | None = None
     pad_smem: int = 0
     splits: Path | None = None
+    option: list[str] | None = None
 
     @classmethod
     def of(cls, ctx: typer.Context) -> "SparseOptions":
@@ -84,7 +86,7 @@ def measure_sparse(ctx: typer.Context, op: Op) -> None:
         slots = None if sms is None or resident is None else DeviceSlots(sms, resident)
         emit(plan_document(request, options.backend, slots))
         return
-    adapt = None if options.splits is None else _tuned(options.splits)
+    adapt = None if options.splits is None or request.sides else _tuned(options.splits)
     measured = measure(request, options.backend, options.record, options.resume, options.explain, adapt)
     if measured.failure is not None and not measured.run.visits:
         raise measured.failure
@@ -107,6 +109,7 @@ def _tuned(file: Path) -> "Callable[[SparseRequest, Backend], SparseRequest]":
 
 def _request(ctx: typer.Context, op: Op, options: SparseOptions) -> SparseRequest:
     shapes, data = _cells(ctx, op, options)
+    sides, tuned_map = dispatcher_sides(ctx, options.option, options.splits)
     rounds = DEFAULT_ROUNDS if options.rounds is None and options.budget is None else options.rounds
     return SparseRequest(
         shapes=shapes,
@@ -119,6 +122,8 @@ def _request(ctx: typer.Context, op: Op, options: SparseOptions) -> SparseReques
         rules=tuple(options.rules or ()),
         costs=_costs(options),
         pad_smem=options.pad_smem,
+        sides=sides,
+        splits=tuned_map,
     )
 
 

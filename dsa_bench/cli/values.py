@@ -96,6 +96,14 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(str(text).split(","))
 
 
+def name_and_value(text: str) -> str:
+    """NAME=VALUE; the value may be empty, which is for its own grammar to judge."""
+    name, equals, _ = str(text).partition("=")
+    if not name or not equals:
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE")
+    return text
+
+
 def name_list(choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
     one = one_of(choices)
     return lambda text: tuple(one(part) for part in str(text).split(","))

@@ -1,12 +1,27 @@
 # SPDX-License-Identifier: MIT
 """The facts that a map's tables are matched with, of a backend that is open."""
 
-from dsa_bench.backends.base import Backend
+from typing import Protocol
+
 from dsa_bench.dispatch.look_up import LaunchFacts
+from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.shape import TILE, SparseShape
+from dsa_bench.splits.geometry import SparseGeometry
 
 
-def launch_facts(backend: Backend, kernel: str, shape: SparseShape, l2: str) -> LaunchFacts:
+class Host(Protocol):
+    """What a choice has to know of where it launches, apart from the gates: any Backend or Runtime."""
+
+    @property
+    def device(self) -> DeviceFacts: ...
+
+    @property
+    def geometry(self) -> SparseGeometry: ...
+
+    def kernel_hash(self, kernel: str) -> str: ...
+
+
+def launch_facts(backend: Host, kernel: str, shape: SparseShape, l2: str) -> LaunchFacts:
     """What a launch of `kernel` for such heads is made with here."""
     device = backend.device
     return LaunchFacts(

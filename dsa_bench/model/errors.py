@@ -40,3 +40,15 @@ class NothingRecorded(CannotMeasure):
 
 class CompileFailed(CannotMeasure):
     """A kernel did not compile, or compiled to something that may not be measured."""
+
+
+class BadOption(BadInput):
+    """An option of the dispatcher, or the environment variable beside it, holds what its grammar does not have."""
+
+
+class Unsupported(BadInput):
+    """No kernel here computes what a call asks for."""
+
+
+class WorkspaceTooSmall(BadInput):
+    """A caller's workspace does not hold the partials of its call."""

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from dsa_bench.model.shape import Op, SparseShape
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
+DEFAULT_SCALE = 1.0 / 16.0
+"""The softmax scale of synthetic data: 1 / sqrt(head size 256)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +30,7 @@ class SparseInputs:
     key_scale: NDArray[np.float32]
     value_scale: NDArray[np.float32]
     selected: NDArray[np.int32]
-    scale: float = 1.0 / 16.0
+    scale: float = DEFAULT_SCALE
     op: Op = "decode"
 
     @property

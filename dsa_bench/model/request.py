@@ -112,10 +112,34 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class SideOption:
+    """One option of the dispatcher, resolved: `source` is "option", "environment" or "default"."""
+
+    name: str
+    value: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class MapFile:
+    """A tuned map: its file as the user named it, and a digest of its bytes, so that a record goes on with the same."""
+
+    file: str
+    digest: str
+
+
+Side = tuple[SideOption, ...]
+"""Every option of one dispatcher, in the dispatcher's order."""
+
+
+@dataclass(frozen=True, slots=True)
 class SparseRequest:
     """A grid of cells of one operator and the variants to measure in each.
 
     ceiling  adds the kernels of CEILINGS; dense, dense attention. None for either: if the device turns out to be a GPU
+    sides   where there are any, the variants are what the dispatcher takes with each, and `kernels` and
+            `tiles_per_split` say nothing
+    splits  the dispatcher's tuned map
     rules    split rules whose own choice is measured too; costs, the constants of the rule `model`
     pad_smem bytes of shared memory added to the split kernel, so that fewer of its CTAs are resident
     tuned    for each shape the tiles per split that a tuned map gives it, 0 where it leaves it to the automatic rule;
@@ -129,6 +153,8 @@ class SparseRequest:
     policy: Policy = field(default_factory=Policy)
     ceiling: bool | None = False
     dense: bool | None = False
+    sides: tuple[Side, ...] = ()
+    splits: MapFile | None = None
     rules: tuple[str, ...] = ()
     costs: SplitCosts | None = None
     pad_smem: int = 0

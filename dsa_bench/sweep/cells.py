@@ -25,14 +25,14 @@ from dsa_bench.model.run import Run, RunWriter, complete_rounds, read_run
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference
 from dsa_bench.oracle.tolerance import largest_output
-from dsa_bench.splits.geometry import AUTOMATIC, effective_variants
-from dsa_bench.splits.registry import named_rules
+from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.sweep.check import Checker
 from dsa_bench.sweep.cpu_time import refuse_long_launches
 from dsa_bench.sweep.dense import dense_line
 from dsa_bench.sweep.header import run_header
 from dsa_bench.sweep.memory import refuse_beyond_memory
 from dsa_bench.sweep.precision import Precision
+from dsa_bench.sweep.variants import Place, cell_variants
 
 DENSE_PLAN = VariantPlan(DENSE, (), SplitPlan(0, 0), 0)
 """Dense attention has no geometry of ours."""
@@ -171,14 +171,7 @@ class _Cell:
         self._request = request
         self._bench = bench
         self._shape = shape
-        self._plans = effective_variants(
-            bench.backend.geometry,
-            shape,
-            request.measured_kernels,
-            request.tiles_per_split,
-            named_rules(request.rules, request.costs),
-            request.tuned_value(shape),
-        )
+        self._plans = cell_variants(request, Place.of(request, bench.backend), shape)
         self._checks = {check.variant: check for check in run.checks if check.cell == shape.key}
         earlier = {index: visits for cell, index, visits in complete_rounds(run) if cell == shape.key}
         self._done = {

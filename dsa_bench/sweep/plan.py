@@ -13,9 +13,9 @@ from dsa_bench.model.errors import BadInput
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import DENSE, SparseRequest
 from dsa_bench.model.shape import SparseShape
-from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry, effective_variants
-from dsa_bench.splits.registry import named_rules
+from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry
 from dsa_bench.sweep.cpu_time import cpu_launch_s
+from dsa_bench.sweep.variants import Place, cell_variants, side_name
 
 PLAN_SCHEMA = "dsa-bench/plan"
 SETUP_S = 0.4
@@ -46,8 +46,9 @@ def plan_document(request: SparseRequest, backend: str, slots: DeviceSlots | Non
         "op": request.op,
         "backend": backend,
         "cta_slots": cta_slots,
-        "requested": [{**shape.sizes, **asked} for shape in request.shapes for asked in _asked_splits(request)],
+        "requested": [{**shape.sizes, **asked} for shape in request.shapes for asked in _asked(request)],
         "kernels": [*request.measured_kernels, *([DENSE] if request.dense else [])],
+        "sides": [[asdict(option) for option in side] for side in request.sides],
         "rules": list(request.rules),
         "pad_smem": request.pad_smem,
         "effective": None if geometry is None else [_effective(request, geometry, shape) for shape in request.shapes],
@@ -58,14 +59,16 @@ def plan_document(request: SparseRequest, backend: str, slots: DeviceSlots | Non
     return json.dumps(document, indent=1, allow_nan=False)
 
 
-def _asked_splits(request: SparseRequest) -> list[dict[str, int]]:
-    """Prefill is unsplit: there is nothing to ask for."""
-    return [{}] if request.op == "prefill" else [{"tiles_per_split": value} for value in request.tiles_per_split]
+def _asked(request: SparseRequest) -> list[dict[str, Any]]:
+    if request.sides:
+        return [{"option": side_name(side)} for side in request.sides]
+    if request.op == "prefill":  # is unsplit: there is nothing to ask for
+        return [{}]
+    return [{"tiles_per_split": value} for value in request.tiles_per_split]
 
 
 def _effective(request: SparseRequest, geometry: SparseGeometry, shape: SparseShape) -> dict[str, Any]:
-    rules = named_rules(request.rules, request.costs)
-    variants = effective_variants(geometry, shape, request.measured_kernels, request.tiles_per_split, rules)
+    variants = cell_variants(request, Place.planned(request, geometry), shape)
     return {**shape.sizes, "variants": [_variant(variant) for variant in variants]}
 
 
@@ -88,6 +91,8 @@ def _estimate_s(request: SparseRequest, backend: str, cta_slots: int | None) -> 
     values = 1 if request.op == "prefill" else len(request.tiles_per_split) + len(request.rules)
     slots = 1 + bool(request.dense)
     slots += sum(values if kernel == "int8-tc" else 1 for kernel in request.measured_kernels)
+    if request.sides:
+        slots = 1 + len(request.sides)
     on_gpu = backend == "cuda" or cta_slots is not None
     visits_s = sum(GPU_VISIT_S if on_gpu else _cpu_visit_s(shape) for shape in request.shapes)
     return len(request.shapes) * SETUP_S + request.policy.rounds * slots * visits_s

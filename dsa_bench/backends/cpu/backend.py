@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The CPU backend: tasks on a thread pool, one BLAS thread each."""
 
+import functools
 import hashlib
 import os
 import platform
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +49,13 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine() or "CPU"
 
 
+@functools.cache
+def cpu_kernel_hash(kernel: str) -> str:
+    """The kernels' arithmetic, this file, which shares out their tasks, and NumPy."""
+    source = Path(kernels.__file__).read_bytes() + Path(__file__).read_bytes()
+    return hashlib.sha256(f"{kernel}\0{np.__version__}\0".encode() + source).hexdigest()[:16]
+
+
 class CpuBackend:
     """Both kernels of either operator in NumPy, and the emulations of the GPU's arithmetic.
 
@@ -60,10 +69,12 @@ class CpuBackend:
         self._blas = threadpool_limits(limits=1)
         self._pool = ThreadPoolExecutor(self.device.sm_count, thread_name_prefix="dsa-bench")
 
+    def site(self) -> None:
+        """No GPU, so no gates of one."""
+        return None
+
     def kernel_hash(self, kernel: str) -> str:
-        """The kernels' arithmetic, this file, which shares out their tasks, and NumPy."""
-        source = Path(kernels.__file__).read_bytes() + Path(__file__).read_bytes()
-        return hashlib.sha256(f"{kernel}\0{np.__version__}\0".encode() + source).hexdigest()[:16]
+        return cpu_kernel_hash(kernel)
 
     def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
         bound = {EMULATION: fp16_bound, BF16_EMULATION: bf16_bound}.get(kernel, fp32_bound)
@@ -91,14 +102,19 @@ class CpuBackend:
 
 
 class CpuSparseBuffers:
-    """One cell's inputs, its output, and the launches over them."""
+    """One cell's inputs, its output (or a caller's), and the launches over them."""
 
     copies = 1
 
-    def __init__(self, inputs: SparseInputs, run: Callable[[Callable[[int], None], int], None]) -> None:
+    def __init__(
+        self,
+        inputs: SparseInputs,
+        run: Callable[[Callable[[int], None], int], None],
+        out: NDArray[Any] | None = None,
+    ) -> None:
         self._inputs = inputs
         self._run = run
-        self._out = np.zeros(inputs.query.shape, BF16)
+        self._out = np.zeros(inputs.query.shape, BF16) if out is None else out
         self._paths: dict[str, list[dict[str, int]]] = {}
 
     def launcher(self, variant: VariantPlan) -> Launch:

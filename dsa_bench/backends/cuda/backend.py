@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.backends.base import Launch
-from dsa_bench.backends.cuda.device import cuda_device
+from dsa_bench.backends.cuda.device import cuda_device, smem_opt_in_bytes
 from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch
 from dsa_bench.backends.cuda.memory import Device, allocate, download_bf16, upload
 from dsa_bench.backends.cuda.sparse import AUTOMATIC_PATHS, DeviceInputs, Paths, SparseLauncher, Workspace
@@ -19,6 +19,7 @@ from dsa_bench.jit.load import load_module
 from dsa_bench.jit.modules import compile_each, module_hash
 from dsa_bench.jit.optional import load
 from dsa_bench.jit.target import device_target
+from dsa_bench.model.call import LaunchSite, LoadedKernel
 from dsa_bench.model.errors import CannotMeasure, CompileFailed, OutOfDeviceMemory, VariantRefused
 from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import VariantPlan
@@ -80,7 +81,25 @@ class CudaBackend:
         resident = tensor_core.resident_ctas() if tensor_core is not None else 1  # it is refused, but by its name
         self.geometry: SparseGeometry = CudaSparse(self.device.sm_count * resident, resident)
         self.device = replace(self.device, resident_ctas=None if tensor_core is None else resident)
-        self._launcher = SparseLauncher(self._kernels, self.stream, programmatic=self._target.number >= PROGRAMMATIC_SM)
+        self._launcher = self.launcher(self.stream)
+
+    def site(self) -> LaunchSite:
+        """What the gates may know: the device's limits, and each attention kernel as it loaded or why it did not."""
+        kernels: dict[str, LoadedKernel | str] = {}
+        for kernel, modules in MODULES[self.op].items():
+            function, *_ = DEVICE_KERNELS[self.op][kernel]
+            failed = [str(self._failures[module]) for module in modules if module in self._failures]
+            loaded = self._kernels.get(function)
+            if failed:
+                kernels[function] = failed[0]
+            elif loaded is not None:
+                smem_bytes = loaded.facts.static_smem_bytes + loaded.dynamic_smem_bytes
+                kernels[function] = LoadedKernel(loaded.ptx_target(), smem_bytes)
+        return LaunchSite(self._target.number, smem_opt_in_bytes(), kernels)
+
+    def launcher(self, stream: Any) -> SparseLauncher:
+        """Launches of this backend's kernels on another stream; of the stream its `ptr` is used."""
+        return SparseLauncher(self._kernels, stream, programmatic=self._target.number >= PROGRAMMATIC_SM)
 
     def kernel_hash(self, kernel: str) -> str:
         """The hashes of the kernel's modules, joined."""

@@ -28,6 +28,16 @@ def cuda_device() -> DeviceFacts:
         raise CannotMeasure(f"the CUDA run time cannot use the device ({error}); see dsa-bench env") from error
 
 
+def smem_opt_in_bytes() -> int:
+    """Shared memory that a block of device 0 may have at most, once its kernel has asked for it."""
+    driver = load("cuda.bindings.driver")
+    attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    status, *value = driver.cuDeviceGetAttribute(attribute, 0)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise CannotMeasure(f"the driver does not tell the device's shared memory ({status.name}); see dsa-bench env")
+    return int(value[0])
+
+
 def driver_version() -> str | None:
     """The driver's own version, such as 580.65.06; None where NVML is missing."""
     try:

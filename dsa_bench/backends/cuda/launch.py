@@ -39,6 +39,11 @@ class Kernel:
         """Threads of a block."""
         return self.facts.constants["threads"]
 
+    def ptx_target(self) -> int:
+        """The PTX target that the loaded code was compiled for, 10 x major + minor."""
+        attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PTX_VERSION
+        return int(self.check(self._driver.cuFuncGetAttribute(attribute, self.function)))
+
     def resident_ctas(self) -> int:
         """CTAs that one multiprocessor holds at once, as the driver counts."""
         return self.check(

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: MIT
+"""What a call gets, and how that is known: kernel, splits, and the basis of the splits.
+
+It depends on the call's sizes, its scale, its addresses and the device, never on a tensor's values, so that an eager
+and a captured launch agree.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from dsa_bench.dispatch.facts import Host, launch_facts
+from dsa_bench.dispatch.gates import CallFacts, Gate, KernelName, choose_kernel
+from dsa_bench.dispatch.look_up import LaunchFacts
+from dsa_bench.dispatch.options import DispatchOptions, Setting
+from dsa_bench.model.plan import SplitPlan, VariantPlan
+from dsa_bench.model.shape import Op, SparseShape
+from dsa_bench.splits.geometry import AUTOMATIC, unsplit_plan
+
+Basis = Literal["option", "map", "rule"]
+LookUp = Callable[[LaunchFacts, int, int], tuple[int | None, str]]
+"""(facts, rows, tiles) -> (tiles per split or None, what was found, in words): TunedMap.tiles_per_split."""
+MEASURED_AS: dict[KernelName, tuple[Op, str]] = {
+    "int8-tc decode": ("decode", "int8-tc"),
+    "decode_grouped": ("decode", "previous"),
+    "int8-tc prefill": ("prefill", "int8-tc"),
+    "bf16 prefill": ("prefill", "previous"),
+}
+"""Operator and name under which each kernel is measured and recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The launch of one call.
+
+    shape, variant  as the kernel is measured; None if there is nothing to launch
+    basis           who set the splits: the knob, the map, or the kernel's own rule
+    why             the same in words      found  what the map said
+    """
+
+    kernel: KernelName
+    gates: tuple[Gate, ...]
+    settings: tuple[Setting, ...]
+    shape: SparseShape | None
+    variant: VariantPlan | None
+    basis: Basis
+    why: str
+    found: str
+
+    @property
+    def plan(self) -> SplitPlan:
+        """How each row's tiles are shared out; no tiles and no splits if there is nothing to launch."""
+        return SplitPlan(0, 0) if self.variant is None else self.variant.split
+
+    @property
+    def refusals(self) -> tuple[Gate, ...]:
+        """The gates that said no, of the kernels that were asked before the one that is taken."""
+        return tuple(gate for gate in self.gates if not gate.passed)
+
+    def explain(self, *, passed: bool = False) -> list[str]:
+        """One line for the launch, then each kernel that was refused and why, the splits, the map and the options.
+
+        passed  whether gates that said yes have their lines too
+        """
+        splits = f"{self.plan.splits} split{'s' if self.plan.splits > 1 else ''}"
+        launch = (
+            ""
+            if self.variant is None
+            else f", {splits} of at most {self.plan.tiles_per_split} tiles, {self.variant.ctas} CTAs"
+        )
+        lines = [f"{self.kernel}{launch}, by {self.basis}: {self.why}"]
+        for gate in self.gates:
+            if passed or not gate.passed:
+                lines.append(f"  {gate.kernel} {'passes' if gate.passed else 'refused by'} {gate}")
+        return [*lines, f"  {self.found}", f"  options: {', '.join(map(str, self.settings))}"]
+
+
+def choose(
+    call: CallFacts, context: int, options: DispatchOptions, host: Host, look_up: LookUp, l2: str = "cold"
+) -> Choice:
+    """The kernel by its gates; the splits of `int8-tc decode` by the knob if positive, else the map, else seed_wave.
+
+    context  capacity of the cache      l2  the mode that a map's table must have been tuned for
+
+    Raises what choose_kernel does.
+    """
+    gated = choose_kernel(call, options)
+    if gated.kernel == "none":
+        nothing = "no rows, heads or candidates"
+        return Choice("none", gated.gates, options.settings, None, None, "rule", nothing, "map: not asked")
+    op, kernel = MEASURED_AS[gated.kernel]
+    shape = SparseShape(call.rows, context, call.candidates, call.query_heads, call.kv_heads, call.head_size, op)
+    basis, found = "rule", "map: not asked, this kernel takes no tiles per split"
+    if op == "prefill":
+        variant, why = unsplit_plan(kernel, shape), "one CTA per row and KV head, unsplit"
+    elif kernel == "previous":
+        variant, why = host.geometry.plan(kernel, shape, None), host.geometry.why(shape, None)
+    else:
+        asked, basis, why, found = _tiles_per_split(shape, options, host, look_up, l2)
+        variant = host.geometry.plan(kernel, shape, asked)
+    return Choice(gated.kernel, gated.gates, options.settings, shape, variant, basis, why, found)
+
+
+def _tiles_per_split(
+    shape: SparseShape, options: DispatchOptions, host: Host, look_up: LookUp, l2: str
+) -> tuple[int, Basis, str, str]:
+    knob = options.tiles_per_split
+    if knob.value > 0:
+        return knob.value, "option", f"{knob.value} tiles per split asked", "map: not asked, the knob is set"
+    tuned, found = look_up(launch_facts(host, "int8-tc", shape, l2), shape.rows, shape.tiles)
+    if tuned is not None:
+        return tuned, "map", f"{tuned} tiles per split tuned", found
+    return AUTOMATIC, "rule", host.geometry.why(shape, AUTOMATIC), found

@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: MIT
+"""The dispatcher on a device: torch and CuPy arrays, the caller's stream, graphs, gates of the loaded code.
+
+Oracle of results: FP64 over the same codes, within the bounds of oracle/tolerance.py.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsa_bench.backends.cuda.launch import Kernel
+from dsa_bench.backends.cuda.probe import missing_gpu
+from dsa_bench.bench.profilers import open_profiler
+from dsa_bench.data.synthetic import sparse_inputs
+from dsa_bench.dispatch.dispatcher import Dispatcher, PreparedCall
+from dsa_bench.jit.load import LoadedModule
+from dsa_bench.jit.optional import load
+from dsa_bench.model.errors import BadInput, CannotMeasure, WorkspaceTooSmall
+from dsa_bench.model.inputs import SparseInputs
+from dsa_bench.model.request import DataSpec
+from dsa_bench.model.shape import SparseShape
+from dsa_bench.oracle.attention import reference
+from dsa_bench.oracle.tolerance import bf16_bound, fp16_bound, fp32_bound
+
+pytestmark = pytest.mark.gpu
+
+DECODE = "ep.cuda.dsa_decode_int8_tc"
+KNOB = "ep.cuda.dsa_decode_int8_tc_tiles_per_split"
+PREFILL = "ep.cuda.dsa_prefill_int8_tc"
+PREFILL_FAMILY = "ep.cuda.dsa_prefill_kernel"
+ON = {DECODE: "1", PREFILL: "1"}
+BOUNDS = {
+    "int8-tc decode": fp16_bound, "int8-tc prefill": fp16_bound, "bf16 prefill": bf16_bound,
+    "decode_grouped": fp32_bound,
+}  # fmt: skip
+POISON_BITS = 0x7F00
+"""BF16 1.7e38, which no output takes."""
+
+
+@pytest.fixture(autouse=True)
+def plain_environment() -> None:
+    """These tests see the machine as it is."""
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[dict[tuple[tuple[str, str], ...], Dispatcher]]:
+    """Dispatchers by their options: each loads the kernels once for all tests."""
+    missing = missing_gpu()
+    if missing is not None:
+        pytest.skip(missing)
+    dispatchers: dict[tuple[tuple[str, str], ...], Dispatcher] = {}
+    yield dispatchers
+    for dispatcher in dispatchers.values():
+        dispatcher.close()
+
+
+@pytest.fixture
+def with_options(made: Any) -> Callable[..., Dispatcher]:
+    def get(**options: str) -> Dispatcher:
+        key = tuple(sorted(options.items()))
+        if key not in made:
+            made[key] = Dispatcher({f"ep.cuda.{name}": value for name, value in options.items()})
+        return made[key]
+
+    return get
+
+
+@pytest.fixture
+def on(with_options: Callable[..., Dispatcher]) -> Dispatcher:
+    return with_options(dsa_decode_int8_tc="1", dsa_prefill_int8_tc="1")
+
+
+@pytest.fixture
+def cupy(made: Any) -> Any:
+    return load("cupy")
+
+
+@pytest.fixture
+def stream(cupy: Any) -> Any:
+    return cupy.cuda.Stream(non_blocking=True)
+
+
+def inputs_of(rows: int, candidates: int = 2048, **spec: Any) -> SparseInputs:
+    return sparse_inputs(SparseShape(rows, 8192, candidates), DataSpec(**spec))
+
+
+def on_cupy(cupy: Any, inputs: SparseInputs) -> dict[str, Any]:
+    """The call's tensors in CuPy, BF16 as bits, with a poisoned output."""
+    arrays = {
+        name: cupy.asarray(np.ascontiguousarray(array.view(np.uint16) if name == "query" else array))
+        for name, array in inputs.tensors.items()
+    }
+    arrays["out"] = cupy.full(inputs.query.shape, POISON_BITS, np.uint16)
+    cupy.cuda.runtime.deviceSynchronize()
+    return arrays
+
+
+def check(call: PreparedCall, inputs: SparseInputs, bits: np.ndarray) -> None:
+    """Every element written, and the oracle's rows within the kernel's bound."""
+    assert not (bits == POISON_BITS).any(), f"{call.choice.kernel} left {(bits == POISON_BITS).sum()} elements"
+    out = bits.view(inputs.query.dtype).astype(np.float64)
+    assert call.choice.shape is not None
+    inputs = replace(inputs, op=call.choice.shape.op)  # the bounds differ
+    oracle = reference(inputs)
+    bound = BOUNDS[call.choice.kernel](inputs, oracle.rows, oracle.out)
+    assert (np.abs(out[oracle.rows] - oracle.out) <= bound).all(), call.choice.kernel
+
+
+def kernels_seen(cupy: Any, call: PreparedCall) -> list[str]:
+    """The device kernels of one launch: by CUPTI, or where that cannot be used as the launches were built."""
+    try:
+        profiler = open_profiler()
+    except CannotMeasure:
+        return [enqueue.__self__._kernel.name for enqueue in call._enqueues]
+
+    def work() -> None:
+        call.launch()
+        cupy.cuda.runtime.deviceSynchronize()
+
+    activities = sorted(profiler.record(work), key=lambda one: one.start_ns)
+    return [one.name for one in activities if "memset" not in one.name.lower()]
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "candidates", "kernels"),
+    [
+        ({}, 8, 2048, ["decode_grouped", "merge_partials"]),
+        ({"dsa_decode_int8_tc": "0"}, 1, 2048, ["decode_grouped", "merge_partials"]),
+        ({"dsa_decode_int8_tc": "1"}, 8, 2048, ["decode_int8_tc", "merge_partials"]),
+        ({"dsa_decode_int8_tc": "1"}, 1, 257, ["decode_int8_tc", "merge_partials"]),
+        ({"dsa_decode_int8_tc": "1"}, 4, 256, ["decode_grouped", "merge_partials"]),
+        ({"dsa_decode_int8_tc": "1", "dsa_decode_int8_tc_tiles_per_split": "4"}, 8, 2048,
+         ["decode_int8_tc", "merge_partials"]),
+        ({}, 128, 2048, ["prefill_bf16"]),
+        ({"dsa_prefill_int8_tc": "1"}, 128, 2048, ["prefill_int8_tc"]),
+        ({"dsa_prefill_int8_tc": "1"}, 8, 256, ["prefill_int8_tc"]),
+        ({"dsa_prefill_int8_tc": "1", "dsa_prefill_kernel": "0"}, 128, 2048, ["decode_grouped", "merge_partials"]),
+        ({"dsa_prefill_int8_tc": "1", "dsa_decode_int8_tc": "0"}, 8, 2048, ["decode_grouped", "merge_partials"]),
+    ],
+)  # fmt: skip
+def test_each_option_value_launches_the_expected_kernels(
+    options: dict[str, str], rows: int, candidates: int, kernels: list[str],
+    with_options: Callable[..., Dispatcher], cupy: Any, stream: Any,
+) -> None:  # fmt: skip
+    inputs = inputs_of(rows, candidates)
+    arrays = on_cupy(cupy, inputs)
+    call = with_options(**options).prepare(**arrays, scale=inputs.scale, stream=stream)
+    assert kernels_seen(cupy, call) == kernels, call.explain()
+    stream.synchronize()
+    check(call, inputs, arrays["out"].get())
+    if "dsa_decode_int8_tc_tiles_per_split" in options:
+        assert (call.choice.basis, call.choice.plan.splits) == ("option", 8)
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_eager_and_captured_launches_agree(rows: int, on: Dispatcher, cupy: Any, stream: Any) -> None:
+    """A capture fails if anything in it allocates or waits."""
+    inputs = inputs_of(rows)
+    arrays = on_cupy(cupy, inputs)
+    call = on.prepare(**arrays, scale=inputs.scale, stream=stream)
+    call.launch()
+    stream.synchronize()
+    eager = arrays["out"].get()
+    check(call, inputs, eager)
+    with stream:
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
+        call.launch()
+        graph = stream.end_capture()
+    arrays["out"].fill(POISON_BITS)
+    cupy.cuda.runtime.deviceSynchronize()
+    graph.launch(stream)
+    stream.synchronize()
+    assert np.array_equal(arrays["out"].get(), eager)
+
+
+def test_a_graph_sees_new_lists_and_takes_the_same_launch(on: Dispatcher, cupy: Any, stream: Any) -> None:
+    """Live lengths change between replays: what depends on values is decided on the device."""
+    inputs = inputs_of(4)
+    arrays = on_cupy(cupy, inputs)
+    call = on.prepare(**arrays, scale=inputs.scale, stream=stream)
+    with stream:
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
+        call.launch()
+        graph = stream.end_capture()
+    for keep in (2048, 65, 1, 0):
+        inputs.selected[:, keep:] = -1
+        arrays["selected"].set(inputs.selected)
+        arrays["out"].fill(POISON_BITS)
+        cupy.cuda.runtime.deviceSynchronize()
+        graph.launch(stream)
+        stream.synchronize()
+        check(call, inputs, arrays["out"].get())
+
+
+def test_torch_tensors_and_a_torch_graph(on: Dispatcher, cupy: Any) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    inputs = inputs_of(8)
+    arrays = on_cupy(cupy, inputs)
+    tensors = {
+        name: torch.from_numpy(np.array(array.view(np.int16) if name == "query" else array)).cuda()
+        for name, array in inputs.tensors.items()
+    }
+    tensors["query"] = tensors["query"].view(torch.bfloat16)
+    tensors["out"] = torch.full_like(tensors["query"], 1.7e38)
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    workspace = torch.empty(on.workspace_bytes(rows=8, candidates=2048), dtype=torch.uint8, device="cuda")
+    call = on.prepare(**tensors, scale=inputs.scale, stream=side, workspace=workspace)
+    assert call.choice.kernel == "int8-tc decode"
+    call.launch()
+    side.synchronize()
+    bits = tensors["out"].view(torch.int16).cpu().numpy().view(np.uint16)
+    check(call, inputs, bits)
+    on_cupy_call = on.prepare(**arrays, scale=inputs.scale, stream=cupy.cuda.Stream.null)
+    on_cupy_call.launch()
+    cupy.cuda.runtime.deviceSynchronize()
+    assert np.array_equal(arrays["out"].get(), bits)
+    tensors["out"].fill_(0)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        call.launch()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert np.array_equal(tensors["out"].view(torch.int16).cpu().numpy().view(np.uint16), bits)
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "key_scale", "value_scale", "workspace"])
+@pytest.mark.parametrize("offset", [4, 8])
+def test_a_misaligned_buffer_falls_back_and_is_right(
+    name: str, offset: int, on: Dispatcher, cupy: Any, stream: Any
+) -> None:
+    """D7, vllm-project/vllm#45466."""
+    inputs = inputs_of(8)
+    arrays = on_cupy(cupy, inputs)
+    arrays["workspace"] = cupy.zeros(on.workspace_bytes(rows=8, candidates=2048), np.uint8)
+    memory = cupy.zeros(arrays[name].nbytes + 256, np.uint8)
+    moved = memory[offset : offset + arrays[name].nbytes].view(arrays[name].dtype).reshape(arrays[name].shape)
+    moved[...] = arrays[name]
+    cupy.cuda.runtime.deviceSynchronize()
+    call = on.prepare(**(arrays | {name: moved}), scale=inputs.scale, stream=stream)
+    assert call.choice.kernel == "decode_grouped"
+    assert f"int8-tc decode refused by {name} alignment" in call.explain()
+    call.launch()
+    stream.synchronize()
+    check(call, inputs, arrays["out"].get())
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "key_scale", "value_scale", "out"])
+def test_a_misaligned_prefill_falls_back_and_is_right(name: str, on: Dispatcher, cupy: Any, stream: Any) -> None:
+    """D7. The BF16 kernel reads such a cache byte by byte."""
+    inputs = inputs_of(32)
+    arrays = on_cupy(cupy, inputs)
+    memory = cupy.zeros(arrays[name].nbytes + 256, np.uint8)
+    moved = memory[4 : 4 + arrays[name].nbytes].view(arrays[name].dtype).reshape(arrays[name].shape)
+    moved[...] = arrays[name]
+    cupy.cuda.runtime.deviceSynchronize()
+    call = on.prepare(**(arrays | {name: moved}), scale=inputs.scale, stream=stream)
+    assert call.choice.kernel == "bf16 prefill"
+    assert f"int8-tc prefill refused by {name} alignment" in call.explain()
+    call.launch()
+    stream.synchronize()
+    check(call, inputs, (moved if name == "out" else arrays["out"]).get())
+
+
+def test_what_is_loaded_has_this_devices_ptx(on: Dispatcher, made: Any) -> None:
+    on.choose(rows=8, candidates=2048)
+    site = on._runtimes["cuda"].site()
+    assert site is not None
+    assert {name: getattr(kernel, "ptx", kernel) for name, kernel in site.kernels.items()} == {
+        name: site.sm for name in ("decode_grouped", "decode_int8_tc", "prefill_bf16", "prefill_int8_tc")
+    }
+
+
+def test_a_module_of_only_compute_75_ptx_reports_75_and_is_refused(made: Any, cupy: Any, stream: Any) -> None:
+    """D8 and seed 000: the driver compiles such an image for any newer GPU, and the kernel's body is an empty stub."""
+    nvrtc = load("cuda.bindings.nvrtc")
+
+    def call(function: Any, *arguments: Any) -> Any:
+        status, *values = function(*arguments)
+        assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, f"{function.__name__}: {status.name}"
+        return values[0] if values else None
+
+    source = b'extern "C" __global__ void decode_int8_tc() {}'
+    program = call(nvrtc.nvrtcCreateProgram, source, b"stub.cu", 0, [], [])
+    call(nvrtc.nvrtcCompileProgram, program, 1, [b"--gpu-architecture=compute_75"])
+    ptx = bytes(call(nvrtc.nvrtcGetPTXSize, program))
+    call(nvrtc.nvrtcGetPTX, program, ptx)
+    assert b".target sm_75" in ptx
+    module = cupy.cuda.Module()
+    module.load(ptx)
+    facts = SimpleNamespace(dynamic_smem_bytes=0, static_smem_bytes=0, threads=128, constants={"threads": 128})
+    stub: Any = SimpleNamespace(kernels={"decode_int8_tc": facts})
+    kernel = Kernel(LoadedModule(stub, module), "decode_int8_tc")
+    assert kernel.ptx_target() == 75
+
+    dispatcher = Dispatcher(ON)
+    dispatcher.choose(rows=8, candidates=2048)
+    runtime: Any = dispatcher._runtimes["cuda"]
+    runtime._backends["decode"]._kernels["decode_int8_tc"] = kernel
+    runtime.__dict__.pop("_site", None)  # the facts were read before
+    inputs = inputs_of(8)
+    arrays = on_cupy(cupy, inputs)
+    refused = dispatcher.prepare(**arrays, scale=inputs.scale, stream=stream)
+    assert refused.choice.kernel == "decode_grouped"
+    assert "int8-tc decode refused by PTX: needs a loaded PTX target of at least 80, found 75" in refused.explain()
+    refused.launch()
+    stream.synchronize()
+    check(refused, inputs, arrays["out"].get())
+    dispatcher.close()
+
+
+def test_a_prepared_call_costs_its_raw_launches(on: Dispatcher, cupy: Any, stream: Any) -> None:
+    """At most 10 us of host time beyond them."""
+    inputs = inputs_of(1)
+    call = on.prepare(**on_cupy(cupy, inputs), scale=inputs.scale, stream=stream)
+    attention, merge = call._enqueues
+
+    def raw() -> None:
+        attention()
+        merge()
+
+    def time_us(work: Callable[[], None]) -> float:
+        samples: list[float] = []
+        for _ in range(50):
+            stream.synchronize()  # a full queue would make the host wait
+            start = time.perf_counter()
+            for _ in range(20):
+                work()
+            samples.append((time.perf_counter() - start) / 20 * 1e6)
+        stream.synchronize()
+        return statistics.median(samples)
+
+    time_us(raw)
+    raw_us, prepared_us = time_us(raw), time_us(call.launch)
+    print(f"raw {raw_us:.2f} us, prepared {prepared_us:.2f} us")
+    assert prepared_us - raw_us < 10
+
+
+def test_each_stream_has_its_own_workspace(on: Dispatcher, cupy: Any) -> None:
+    inputs = inputs_of(8)
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    arrays = [on_cupy(cupy, inputs) for _ in streams]
+    calls = [on.prepare(**mine, scale=inputs.scale, stream=one) for mine, one in zip(arrays, streams, strict=True)]
+    assert len({call._kept[1].address for call in calls}) == 2
+    for _ in range(200):  # side by side
+        for call in calls:
+            call.launch()
+    cupy.cuda.runtime.deviceSynchronize()
+    for call, mine in zip(calls, arrays, strict=True):
+        check(call, inputs, mine["out"].get())
+
+
+def test_a_callers_workspace_is_checked(on: Dispatcher, cupy: Any, stream: Any) -> None:
+    inputs = inputs_of(8)
+    arrays = on_cupy(cupy, inputs)
+    needed = on.workspace_bytes(rows=8, candidates=2048)
+    with pytest.raises(WorkspaceTooSmall, match=r"workspace: holds 1 splits, .* or ask for 32 tiles per split"):
+        on.prepare(**arrays, scale=inputs.scale, stream=stream, workspace=cupy.empty(8 * 24 * 258 * 4, np.uint8))
+    call = on.prepare(**arrays, scale=inputs.scale, stream=stream, workspace=cupy.empty(needed, np.uint8))
+    call.launch()
+    stream.synchronize()
+    check(call, inputs, arrays["out"].get())
+    with pytest.raises(BadInput, match="pass the stream that you work on"):
+        on.prepare(**arrays, scale=inputs.scale, stream=None)
+
+
+def test_nothing_to_attend_to_is_zeros(on: Dispatcher, cupy: Any, stream: Any) -> None:
+    """D3. Also under capture, where the zeros are a memset."""
+    inputs = inputs_of(4)
+    arrays = on_cupy(cupy, inputs)
+    arrays["selected"] = cupy.zeros((4, 0), np.int32)
+    call = on.prepare(**arrays, scale=inputs.scale, stream=stream)
+    assert call.choice.kernel == "none"
+    with stream:
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
+        call.launch()
+        graph = stream.end_capture()
+    graph.launch(stream)
+    stream.synchronize()
+    assert not arrays["out"].get().any()
