@@ -9,6 +9,7 @@ import typer
 
 from dsa_bench import __version__
 from dsa_bench.cli.check import check
+from dsa_bench.cli.compare import compare
 from dsa_bench.cli.console import emit, note, prepare_streams
 from dsa_bench.cli.decode import decode
 from dsa_bench.cli.env import env
@@ -20,7 +21,7 @@ from dsa_bench.model.errors import CannotMeasure, DsaBenchError
 INTERRUPTED = 130
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (decode, report, check, kernels, env):
+for command in (decode, report, compare, check, kernels, env):
     app.command(cls=ListCommand)(command)
 
 

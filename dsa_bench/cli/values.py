@@ -55,6 +55,19 @@ def one_number(low: float, high: float = math.inf, *, open_low: bool = False) ->
     return lambda text: number(str(text), low, high, open_low=open_low)
 
 
+def share(text: str) -> float:
+    """A share: percent with its sign (`2%`), or a number below 1 (`0.02`). A bare 1 or more could mean either."""
+    text = str(text)
+    digits = text.removesuffix("%")
+    try:
+        value = number(digits, 0, math.inf)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"{text!r} is not a share such as 2% or 0.02") from error
+    if digits == text and value >= 1:
+        raise typer.BadParameter(f"{text!r} could be a ratio or percent; write {text}%, or a number below 1")
+    return value if digits == text else value / 100
+
+
 def file_name(text: str) -> Path:
     """A path; the empty text is none."""
     if not str(text):
