@@ -74,6 +74,10 @@ class Backend(Protocol):
         """
         ...
 
+    def rounds_keys(self, kernel: str) -> bool:
+        """Whether the kernel multiplies queries with keys in BF16, whose noise its RMS error may then have."""
+        ...
+
     def device_kernels(self, kernel: str) -> tuple[str, ...]:
         """Names under which a profiler sees the kernels of one call; empty on the CPU."""
         ...

@@ -1,20 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""`dsa-bench decode`."""
-
-import itertools
+"""`dsa-bench decode`. Its options are read by cli/sparse.py, from the context."""
 
 import typer
 
 from dsa_bench.cli import options as opt
-from dsa_bench.cli.console import emit
-from dsa_bench.cli.measure import judge, measure
-from dsa_bench.cli.sources import cells_of_inputs, with_scales
-from dsa_bench.cli.tables import print_tables
-from dsa_bench.model.errors import BadInput
-from dsa_bench.model.request import SPARSE_KERNELS, DataSpec, Policy, SparseRequest
-from dsa_bench.model.shape import SparseShape
-
-DEFAULT_ROUNDS = 16
+from dsa_bench.cli.sparse import measure_sparse
+from dsa_bench.model.request import SPARSE_KERNELS
 
 
 def decode(
@@ -49,42 +40,4 @@ def decode(
     ceiling: opt.Ceiling = False,
 ) -> None:
     """Measure the decode kernels over a grid of shapes, in paired rounds, after checking each against FP64."""
-    if inputs is not None:
-        shapes, data = cells_of_inputs(ctx, inputs)
-    else:
-        grid = itertools.product(rows, context, candidates)
-        shapes = tuple(SparseShape(r, c, n, query_heads, kv_heads) for r, c, n in grid)
-        data = DataSpec(seed, query_std, key_scale_multiplier, value_scale_multiplier, invalid_fraction, selection)
-        if scales_from is not None:
-            data = with_scales(data, scales_from, shapes[0])
-    request = SparseRequest(
-        shapes=shapes,
-        kernels=tuple(kernels),
-        tiles_per_split=tuple(tiles_per_split),
-        data=data,
-        policy=Policy(DEFAULT_ROUNDS if rounds is None and budget is None else rounds, budget, timer, l2),
-        ceiling=ceiling,
-    )
-    if resume and record is None:
-        raise BadInput("--resume: needs --record FILE, the run to go on with")
-    if (sms is None) != (resident is None) or (sms is not None and not plan):
-        raise BadInput("--sms, --resident: go together and with --plan, where they stand for the device's facts")
-    if sms is not None and backend == "cpu":
-        raise BadInput("--sms, --resident: are facts of a GPU, and --backend cpu has none")
-    if plan:
-        if record is not None or explain:
-            raise BadInput("--plan: measures nothing, so --record, --resume and --explain have no use beside it")
-        if format not in ("table", "json"):
-            raise BadInput(f"--format {format}: --plan prints JSON, and only that")
-        from dsa_bench.sweep.plan import plan_document
-
-        cta_slots = None if sms is None or resident is None else sms * resident
-        emit(plan_document(request, backend, cta_slots))
-        return
-    measured = measure(request, backend, record, resume, explain)
-    if measured.failure is not None and not measured.run.visits:
-        raise measured.failure
-    tables = print_tables(measured.run, format)
-    if measured.failure is not None:
-        raise measured.failure
-    judge(tables)
+    measure_sparse(ctx, "decode")

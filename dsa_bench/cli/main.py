@@ -15,13 +15,14 @@ from dsa_bench.cli.decode import decode
 from dsa_bench.cli.env import env
 from dsa_bench.cli.kernels import kernels
 from dsa_bench.cli.lists import ListCommand
+from dsa_bench.cli.prefill import prefill
 from dsa_bench.cli.report import report
 from dsa_bench.model.errors import CannotMeasure, DsaBenchError
 
 INTERRUPTED = 130
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (decode, report, compare, check, kernels, env):
+for command in (decode, prefill, report, compare, check, kernels, env):
     app.command(cls=ListCommand)(command)
 
 
@@ -39,8 +40,8 @@ def dsa_bench(
 ) -> None:
     """Measure and check INT8-KV sparse attention on NVIDIA GPUs.
 
-    DSA_BENCH_<NAME> sets a value option of decode or a list option of any command; --rows 1 8, --rows 1,8 and
-    --rows 1 --rows 8 are the same.
+    DSA_BENCH_<NAME> sets a value option of decode or prefill, or a list option of any command; --rows 1 8, --rows 1,8
+    and --rows 1 --rows 8 are the same.
     """
 
 

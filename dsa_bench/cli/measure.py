@@ -26,14 +26,16 @@ def measure(request: SparseRequest, backend_name: str, record: Path | None, resu
     with only_the_result_on_stdout():
         backend, *said = open_backend(backend_name, request.op)
         try:
+            on_gpu = backend.device.backend == "cuda"
+            for flag, asked in (("--ceiling", request.ceiling), ("--dense", request.dense)):
+                if asked and not on_gpu:
+                    raise CannotMeasure(f"{flag}: measures GPU kernels, and no GPU is used here; leave it out")
+            request = request.on(backend.device.backend)
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
             if explain:
                 for shape in request.shapes:
                     kernels = request.measured_kernels
                     lines_to_user(explain_cell(backend.geometry, shape, kernels, request.tiles_per_split))
-            on_gpu = backend.device.backend == "cuda"
-            if request.ceiling and not on_gpu:
-                raise CannotMeasure("--ceiling: measures GPU kernels, and no GPU is used here; leave it out")
             clocks = open_clocks() if on_gpu else None
             if on_gpu and clocks is None:
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")

@@ -83,6 +83,17 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on with the file that
 Plan = Annotated[bool, typer.Option("--plan", help="Print what would be measured, as JSON, and measure nothing.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Say which kernel and geometry each cell takes and why.")]
 Ceiling = Annotated[bool, typer.Option("--ceiling", help="Also measure a gather of the same bytes, and a copy.")]
+PrefillCeiling = Annotated[
+    bool | None,
+    typer.Option("--ceiling/--no-ceiling", help="Measure a gather of the same bytes, and a copy. [default: on a GPU]"),
+]
+Dense = Annotated[
+    bool | None,
+    typer.Option(
+        "--dense/--no-dense",
+        help="Measure dense causal attention (torch) in the same rounds. [default: on a GPU, where torch is installed]",
+    ),
+]
 Sms = Annotated[
     int | None, _option("--sms", one_integer(1), "With --plan: multiprocessors of the device to plan for.", "N")
 ]

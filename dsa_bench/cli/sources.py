@@ -7,7 +7,7 @@ import typer
 
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import SparseShape
+from dsa_bench.model.shape import Op, SparseShape
 
 SHAPE_OPTIONS = ("rows", "context", "candidates", "query_heads", "kv_heads")
 DATA_OPTIONS = (
@@ -21,7 +21,7 @@ DATA_OPTIONS = (
 )
 
 
-def cells_of_inputs(ctx: typer.Context, file: str) -> tuple[tuple[SparseShape, ...], DataSpec]:
+def cells_of_inputs(ctx: typer.Context, file: str, op: Op) -> tuple[tuple[SparseShape, ...], DataSpec]:
     """The one cell that a file of inputs holds. Raises BadInput for an option beside it that says something else."""
     from dsa_bench.data.files import inputs_source
 
@@ -33,7 +33,7 @@ def cells_of_inputs(ctx: typer.Context, file: str) -> tuple[tuple[SparseShape, .
         if asked not in (held, [held]):
             values = asked if isinstance(asked, int) else " ".join(map(str, asked))
             raise BadInput(f"{_flag(name)} {values}: --inputs {file} holds {held}; leave {_flag(name)} out")
-    return (shape,), DataSpec(source=source)
+    return (replace(shape, op=op),), DataSpec(source=source)
 
 
 def with_scales(data: DataSpec, file: str, shape: SparseShape) -> DataSpec:

@@ -48,6 +48,13 @@ class SparseInputs:
         """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
+    @property
+    def gathered_bytes(self) -> int:
+        """K and V bytes that one call reads: every valid entry of every list, for every KV head."""
+        shape = self.shape
+        valid = np.count_nonzero((self.selected >= 0) & (self.selected < shape.context))
+        return int(valid) * shape.kv_heads * shape.head_size * 2
+
     def digest(self) -> str:
         """SHA-256 over every tensor's name, type, shape and bytes, and the softmax scale; 16 hex digits."""
         sha = hashlib.sha256(f"scale={self.scale!r}".encode())

@@ -38,6 +38,8 @@ class Check:
 
     rms_error       RMS(out - reference) / RMS(reference) over the checked rows
     rounding_floor  the same for the FP64 reference rounded to BF16
+    gathered_bytes  K and V bytes that one call gathers; None for dense attention, which gathers nothing, and in lines
+                    from before the field was there
     """
 
     cell: str
@@ -53,6 +55,7 @@ class Check:
     reason: str | None
     rms_error: float | None
     rounding_floor: float | None
+    gathered_bytes: int | None = None
     kind: Literal["check"] = "check"
 
 
@@ -87,6 +90,8 @@ class Visit(NamedTuple):
 
 
 Line = Header | Check | Visit
+LATER_FIELDS: dict[type, frozenset[str]] = {Check: frozenset({"gathered_bytes"})}
+"""Fields that lines of this schema's first runs lack: a reader takes their default."""
 
 
 def line_content(line: Line) -> dict[str, Any]:

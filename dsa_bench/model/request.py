@@ -2,7 +2,7 @@
 """What a user asked for, validated, before any device is known."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dsa_bench.model.errors import BadInput
@@ -11,6 +11,10 @@ from dsa_bench.model.shape import Op, SparseShape
 SPARSE_KERNELS = ("previous", "int8-tc")
 CEILINGS = ("gather", "copy")
 """Kernels that compute nothing: they bound what the others can reach."""
+DENSE = "dense"
+"""Dense attention of the same queries over every earlier position: another computation, for comparison."""
+YARDSTICKS = (*CEILINGS, DENSE)
+"""What is measured beside the sparse kernels, and is never a choice among them."""
 EMULATION = "emulation"
 """The arithmetic of int8-tc in NumPy, step by step: checked on the CPU backend, never measured."""
 BF16_EMULATION = "emulation-bf16"
@@ -100,14 +104,18 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class SparseRequest:
-    """A grid of cells of one operator and the variants to measure in each; `ceiling` adds the kernels of CEILINGS."""
+    """A grid of cells of one operator and the variants to measure in each.
+
+    ceiling  adds the kernels of CEILINGS; dense, dense attention. None for either: if the device turns out to be a GPU
+    """
 
     shapes: tuple[SparseShape, ...]
     kernels: tuple[str, ...] = SPARSE_KERNELS
     tiles_per_split: tuple[int, ...] = (0,)
     data: DataSpec = field(default_factory=DataSpec)
     policy: Policy = field(default_factory=Policy)
-    ceiling: bool = False
+    ceiling: bool | None = False
+    dense: bool | None = False
 
     @property
     def op(self) -> Op:
@@ -116,5 +124,11 @@ class SparseRequest:
 
     @property
     def measured_kernels(self) -> tuple[str, ...]:
-        """Every kernel that a cell has a variant of, ceilings last."""
+        """Every kernel that a cell has a planned variant of, ceilings last. Dense attention has no plan."""
         return (*self.kernels, *CEILINGS) if self.ceiling else self.kernels
+
+    def on(self, backend: str) -> "SparseRequest":
+        """The request with what it leaves to the device decided."""
+        on_gpu = backend == "cuda"
+        ceiling, dense = (on_gpu if asked is None else asked for asked in (self.ceiling, self.dense))
+        return replace(self, ceiling=ceiling, dense=dense)

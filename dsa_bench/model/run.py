@@ -145,6 +145,8 @@ def _validate_check(check: Check, place: str) -> None:
         raise BadInput(f"{place}: cell {check.cell!r} does not name a shape")
     if min(check.splits, check.tiles_per_split, check.ctas) < 0:
         raise BadInput(f"{place}: splits, tiles_per_split and ctas count something and are not negative")
+    if check.gathered_bytes is not None and not 0 <= check.gathered_bytes < 2**63:
+        raise BadInput(f"{place}: gathered_bytes is a number of bytes or null, not {check.gathered_bytes!r:.40}")
     for error in (check.rms_error, check.rounding_floor):
         if error is not None and not 0 <= error <= LARGEST_RMS:
             raise BadInput(

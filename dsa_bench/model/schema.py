@@ -7,7 +7,7 @@ from inspect import cleandoc
 from types import UnionType
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
-from dsa_bench.model.record import SCHEMA, SCHEMA_VERSION, Check, Header, Visit
+from dsa_bench.model.record import LATER_FIELDS, SCHEMA, SCHEMA_VERSION, Check, Header, Visit
 
 Test = Callable[[Any], bool]
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
@@ -18,16 +18,21 @@ def misfitting_field(cls: type, content: dict[str, Any]) -> str | None:
     scalars, containers, known = _field_tests(cls)
     signature = (*content, *map(type, content.values()), str(content.get("status")))
     if signature not in known:  # most lines of a run look like one of a few before them
-        if content.keys() != scalars.keys() | containers.keys():
-            return "wrong fields " + ", ".join(sorted(content.keys() ^ (scalars.keys() | containers.keys())))
+        wrong = (content.keys() ^ (scalars.keys() | containers.keys())) - (_later(cls) - content.keys())
+        if wrong:
+            return "wrong fields " + ", ".join(sorted(wrong))
         for name, fits in scalars.items():
-            if not fits(content[name]):
+            if name in content and not fits(content[name]):
                 return f"{name} is {content[name]!r}"
         known.add(signature)
     for name, fits in containers.items():
         if not fits(content[name]):
             return f"{name} is {content[name]!r}"
     return None
+
+
+def _later(cls: type) -> frozenset[str]:
+    return LATER_FIELDS.get(cls, frozenset())
 
 
 @cache
@@ -81,7 +86,7 @@ def _object_schema(cls: type) -> dict[str, Any]:
         "description": cleandoc(cls.__doc__ or ""),
         "type": "object",
         "properties": properties,
-        "required": list(properties),
+        "required": [name for name in properties if name not in _later(cls)],
         "additionalProperties": False,
     }
 

@@ -14,7 +14,7 @@ from dsa_bench.oracle.attention import F64, candidate_positions, folded_query, l
 
 Rounded = Literal["query", "keys"]
 """What a kernel rounds before it multiplies: fp32(query * key_scale) to FP16, or fp32(code * key_scale) to BF16."""
-BLOCK = 4096
+BLOCK = 1024
 """Positions whose rounding errors are looked at together."""
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The decode table: one block for each cell, one row for each variant. A pure function of a run."""
+"""A run's table: one block for each cell, one row for each variant. A pure function of a run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.model.record import Check, Visit
-from dsa_bench.model.request import CEILINGS
+from dsa_bench.model.request import DENSE, YARDSTICKS
 from dsa_bench.model.run import Run, complete_rounds
 from dsa_bench.stats.location import Estimate, median_ratio, paired_ratio
 from dsa_bench.stats.verdict import NoiseFloor, null_control
@@ -27,6 +27,7 @@ class VariantRow:
     speedup       time of the cell's reference / time of this variant, above 1 is faster; None for the reference
     median_ratio  the same as the seeds print it: the median of the rounds' ratios
     gather_share  time of the fastest gather ceiling / time of this variant; None where no ceiling was measured
+    dense_ratio   time of dense attention / time of this variant, above 1 is faster; None where none was measured
     """
 
     check: Check
@@ -37,6 +38,14 @@ class VariantRow:
     speedup: Estimate | None = None
     median_ratio: float | None = None
     gather_share: float | None = None
+    dense_ratio: Estimate | None = None
+
+    @property
+    def gathered_gbps(self) -> float | None:
+        """Bytes that one call gathers, per second: 10^9 of them; None for what gathers nothing or has no time."""
+        if self.time_us is None or self.check.gathered_bytes is None:
+            return None
+        return self.check.gathered_bytes / self.time_us / 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,15 @@ class CellTable:
             f"rows {shape['rows']}, context {shape['context']}, candidates {shape['candidates']}, "
             f"heads {shape['query_heads']}/{shape['kv_heads']}"
         )
+
+    @property
+    def op(self) -> str:
+        return self.shape.get("op", "decode")
+
+    @property
+    def dense(self) -> VariantRow | None:
+        """The row of dense attention, if it has a time."""
+        return next((row for row in self.rows if row.check.kernel == DENSE and row.time_us is not None), None)
 
     @property
     def wrong(self) -> list[VariantRow]:
@@ -120,7 +138,8 @@ def _cell_table(cell: str, checks: list[Check], rounds: list[list[Visit]]) -> Ce
         key=lambda variant: float(np.median(list(times.times(variant).values()))),
         default=None,
     )
-    rows = [_row(check, reference, gather, times) for check in checks]
+    dense = next((check.variant for check in checks if check.kernel == DENSE and times.times(check.variant)), None)
+    rows = [_row(check, reference, gather, dense, times) for check in checks]
     return CellTable(
         shape=cell_shape(cell),
         rows=rows,
@@ -164,14 +183,14 @@ class _Times:
 
 
 def _reference(checks: list[Check], times: _Times) -> str | None:
-    timed = [check for check in checks if check.kernel not in CEILINGS and times.times(check.variant)]
+    timed = [check for check in checks if check.kernel not in YARDSTICKS and times.times(check.variant)]
     choices: Iterator[Check] = (check for check in timed if check.kernel == "previous")
     automatic = (check for check in timed if 0 in check.requested)
     chosen = next(choices, None) or next(automatic, None) or next(iter(timed), None)
     return chosen and chosen.variant
 
 
-def _row(check: Check, reference: str | None, gather: str | None, times: _Times) -> VariantRow:
+def _row(check: Check, reference: str | None, gather: str | None, dense: str | None, times: _Times) -> VariantRow:
     if check.status != "ok":
         return VariantRow(check, check.status, check.reason)
     visits = times.visits(check.variant)
@@ -182,10 +201,11 @@ def _row(check: Check, reference: str | None, gather: str | None, times: _Times)
         return VariantRow(
             check, failed.status if failed else "not_measured", failed.reason if failed else "no complete round"
         )
-    is_ceiling = check.kernel in CEILINGS
-    compared = reference is not None and check.variant != reference and not is_ceiling
+    is_sparse = check.kernel not in YARDSTICKS
+    compared = reference is not None and check.variant != reference and is_sparse
     pair = times.paired(check.variant, reference) if compared and reference else None
-    ceiling = None if is_ceiling or gather is None else times.paired(gather, check.variant)
+    ceiling = None if not is_sparse or gather is None else times.paired(gather, check.variant)
+    beside_dense = None if not is_sparse or dense is None else times.paired(dense, check.variant)
     return VariantRow(
         check,
         "ok",
@@ -195,11 +215,12 @@ def _row(check: Check, reference: str | None, gather: str | None, times: _Times)
         speedup=pair and paired_ratio(pair[1], pair[0]),
         median_ratio=pair and median_ratio(pair[1], pair[0]),
         gather_share=ceiling and paired_ratio(*ceiling).centre,
+        dense_ratio=beside_dense and paired_ratio(*beside_dense),
     )
 
 
 def _fastest(rows: list[VariantRow], times: _Times) -> Fastest | None:
-    timed = [row for row in rows if row.time_us is not None and row.check.kernel not in CEILINGS]
+    timed = [row for row in rows if row.time_us is not None and row.check.kernel not in YARDSTICKS]
     if not timed:
         return None
     first, *others = sorted(timed, key=lambda row: row.time_us or 0.0)

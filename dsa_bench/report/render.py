@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Decode tables as text: for people, or as JSON, JSON lines, CSV and Markdown. ASCII only; data is never markup."""
+"""Tables as text: for people, or as JSON, JSON lines, CSV and Markdown. ASCII only; data is never markup."""
 
 import csv
 import io
@@ -8,10 +8,9 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+from dsa_bench.model.request import DENSE
 from dsa_bench.report.cells import CellTable, VariantRow
-from dsa_bench.report.words import conclusion
-
-TABLE_SCHEMA = "dsa-bench/decode-table"
+from dsa_bench.report.words import conclusion, what_dense_is
 
 
 def flat_rows(tables: list[CellTable]) -> list[dict[str, Any]]:
@@ -47,12 +46,18 @@ def _flat(table: CellTable, row: VariantRow) -> dict[str, Any]:
         "noise_low": table.noise and table.noise.ratio.low,
         "noise_high": table.noise and table.noise.ratio.high,
         "trusted": table.noise and table.noise.trusted,
+        "variant": check.variant,
+        "gathered_bytes": check.gathered_bytes,
+        "gathered_gbps": row.gathered_gbps,
+        "dense_ratio": row.dense_ratio and row.dense_ratio.centre,
+        "dense_ratio_low": row.dense_ratio and row.dense_ratio.low,
+        "dense_ratio_high": row.dense_ratio and row.dense_ratio.high,
     }
 
 
 def to_json(tables: list[CellTable]) -> str:
     document = {
-        "schema": TABLE_SCHEMA,
+        "schema": f"dsa-bench/{tables[0].op if tables else 'decode'}-table",
         "schema_version": 1,
         "rows": flat_rows(tables),
         "conclusions": [{"cell": table.label, "text": conclusion(table)} for table in tables],
@@ -91,10 +96,10 @@ def to_markdown(tables: list[CellTable]) -> str:
     lines = ["| " + " | ".join(columns) + " |", "|" + " ---: |" * len(columns)]
     for table in tables:
         for row in table.rows:
-            cells = [*(table.shape[name] for name in shape), *_cells(row, _shows_share(tables))]
+            cells = [*(table.shape[name] for name in shape), *_cells(row, tables)]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     lines.append("")
-    lines += [printable(f"- {table.label}: {_floors(table)}. {conclusion(table)}") for table in tables]
+    lines += [printable(f"- {table.label}: {_floors(table)}. {_sentences(table)}") for table in tables]
     return "\n".join(lines)
 
 
@@ -102,27 +107,54 @@ def _varies(tables: list[CellTable], name: str) -> bool:
     return len({table.shape[name] for table in tables}) > 1
 
 
-def _shows_share(tables: list[CellTable]) -> bool:
-    return any(row.gather_share is not None for table in tables for row in table.rows)
-
-
 def _columns(tables: list[CellTable]) -> list[str]:
-    """Headings of the cells that `_cells` gives; a share of the gather ceiling only where one was measured."""
-    share = ["gather"] if _shows_share(tables) else []
-    return ["kernel", "tiles/split", "eff.", "splits", "CTAs", "time", "speedup", "interval", *share, "RMS err"]
+    """Headings of the cells that `_cells` gives. Prefill is unsplit, so that its geometry is its CTAs."""
+    geometry = ["CTAs"] if _is_prefill(tables) else ["tiles/split", "eff.", "splits", "CTAs"]
+    return ["kernel", *geometry, "time", "speedup", "interval", *_yardsticks(tables), "RMS err"]
 
 
-def _cells(row: VariantRow, with_share: bool) -> list[str]:
+def _is_prefill(tables: list[CellTable]) -> bool:
+    return any(table.op == "prefill" for table in tables)
+
+
+def _yardsticks(tables: list[CellTable]) -> list[str]:
+    """Headings of comparisons that at least one row of the tables has; bytes per second in prefill only."""
+    rows = [row for table in tables for row in table.rows]
+    gathered = _is_prefill(tables) and any(row.gathered_gbps is not None for row in rows)
+    share = any(row.gather_share is not None for row in rows)
+    dense = any(row.dense_ratio is not None for row in rows)
+    shown = {"gathered/s": gathered, "gather": share, "dense": dense}
+    return [heading for heading, is_shown in shown.items() if is_shown]
+
+
+def _cells(row: VariantRow, tables: list[CellTable]) -> list[str]:
     """One variant as text, under `_columns`."""
     check, ratio = row.check, row.speedup
     asked = " = ".join("auto" if value == 0 else str(value) for value in check.requested) or "-"
     time = row.status.replace("_", " ") if row.time_us is None else time_text(row.time_us)
     speedup = "-" if ratio is None else f"{ratio.centre:.2f}x"
     interval = "-" if ratio is None or ratio.interval is None else "{:.2f}-{:.2f}".format(*ratio.interval)
-    share = ["-" if row.gather_share is None else f"{row.gather_share:.0%}"] if with_share else []
+    yardsticks = {
+        "gathered/s": "-" if row.gathered_gbps is None else rate_text(row.gathered_gbps),
+        "gather": "-" if row.gather_share is None else f"{row.gather_share:.0%}",
+        "dense": "-" if row.dense_ratio is None else f"{row.dense_ratio.centre:.2f}x",
+    }
     rms = "-" if check.rms_error is None else f"{check.rms_error:.2e}".replace("e-0", "e-")
-    geometry = (asked, str(check.tiles_per_split), str(check.splits), str(check.ctas))
-    return [printable(check.kernel), *geometry, time, speedup, interval, *share, rms]
+    ctas = str(check.ctas) if check.ctas else "-"
+    geometry = [ctas] if _is_prefill(tables) else [asked, str(check.tiles_per_split), str(check.splits), ctas]
+    name = check.variant if check.kernel == DENSE else check.kernel
+    shown = [yardsticks[heading] for heading in _yardsticks(tables)]
+    return [printable(name), *geometry, time, speedup, interval, *shown, rms]
+
+
+def rate_text(gbps: float) -> str:
+    """10^9 bytes per second, or 10^12 where there are thousands of them: three figures, the unit in the text."""
+    return f"{gbps / 1e3:.2f} TB/s" if gbps >= 999.5 else f"{gbps:.3g} GB/s"
+
+
+def _sentences(table: CellTable) -> str:
+    """The conclusion, and what the line of dense attention is where there is one."""
+    return " ".join(filter(None, (conclusion(table), what_dense_is(table))))
 
 
 def printable(text: str) -> str:
@@ -181,14 +213,14 @@ def to_text(tables: list[CellTable], *, color: bool, width: int | None) -> str:
         fastest = table.fastest
         for row in table.rows:
             style = "green" if fastest and row is fastest.row else "red" if row.status != "ok" else ""
-            grid.add_row(*map(Text, _cells(row, _shows_share(tables))), style=style)
+            grid.add_row(*map(Text, _cells(row, tables)), style=style)
         console.print(grid)
         for row in table.rows:
             if row.reason is not None:
                 console.print(
                     Text(printable(f"{row.check.variant}: {row.status.replace('_', ' ')}: {row.reason}"), style="red")
                 )
-        for sentence in (_floors(table), conclusion(table)):
+        for sentence in filter(None, (_floors(table), conclusion(table), what_dense_is(table))):
             sentence = printable(sentence)
             console.print(Text(sentence if width is None else textwrap.fill(sentence, width)))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())

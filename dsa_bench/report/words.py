@@ -36,6 +36,18 @@ def conclusion(table: CellTable) -> str:
     return f"Fastest: {setting(row)}, {', and '.join(parts)}{trust}."
 
 
+def what_dense_is(table: CellTable) -> str | None:
+    """What stands behind the line of dense attention, and how the fastest sparse kernel compares; None without one."""
+    if table.dense is None:
+        return None
+    dense = f"{table.dense.check.variant} is another computation: dense attention over every earlier position"
+    fastest = table.fastest
+    if fastest is None or fastest.row.dense_ratio is None:
+        return f"{dense}."
+    ratio = fastest.row.dense_ratio
+    return f"{dense}. {setting(fastest.row)} is {factor(ratio.centre)}x as fast as it {_sure(ratio)}."
+
+
 def _sure(ratio: Estimate) -> str:
     """How sure a ratio is."""
     if ratio.interval is None or ratio.coverage is None:

@@ -27,6 +27,7 @@ from dsa_bench.oracle.attention import reference
 from dsa_bench.oracle.tolerance import largest_output
 from dsa_bench.splits.geometry import AUTOMATIC, effective_variants
 from dsa_bench.sweep.check import Checker
+from dsa_bench.sweep.cpu_time import refuse_long_launches
 from dsa_bench.sweep.header import run_header
 from dsa_bench.sweep.memory import refuse_beyond_memory
 
@@ -78,10 +79,12 @@ def run_cells(
 
     A cell in which no variant is right has checks and no visits. A device or a timer that fails on the way comes back
     beside the lines that there are. Raises BadInput for a record that cannot be written or gone on with and for data
-    that cannot be checked, CannotMeasure for a cell beyond this machine's memory.
+    that cannot be checked, CannotMeasure for a cell beyond this machine's memory or the CPU backend's patience.
     """
     for shape in request.shapes if request.data.source is None else ():
         refuse_beyond_memory(shape)
+    for shape in request.shapes if bench.backend.device.backend == "cpu" else ():
+        refuse_long_launches(shape, bench.backend.device.sm_count)
     hashes = {kernel: bench.backend.kernel_hash(kernel) for kernel in request.measured_kernels}
     header = run_header(request, bench.backend.device, hashes, argv)
     before = _resumed(record, header, bench) if record is not None and resume and record.exists() else None
@@ -205,7 +208,7 @@ class _Cell:
                     right.append(variant)
                 if self._bench.tell_paths and isinstance(buffers, TellsPaths):
                     listener.took_paths(plan.name, buffers.paths(plan) or {})
-            yield self._check_line(plan, outcome, data_hash, floor)
+            yield self._check_line(plan, outcome, data_hash, floor, inputs.gathered_bytes)
         if not right:
             return
         try:
@@ -229,7 +232,9 @@ class _Cell:
         automatic = (name for name in names if AUTOMATIC in plans[name].requested)
         return next(automatic, "previous" if "previous" in names else names[0])
 
-    def _check_line(self, plan: VariantPlan, outcome: Checked, data_hash: str, floor: float) -> Check:
+    def _check_line(
+        self, plan: VariantPlan, outcome: Checked, data_hash: str, floor: float, gathered_bytes: int
+    ) -> Check:
         return Check(
             cell=self._shape.key,
             variant=plan.name,
@@ -244,6 +249,7 @@ class _Cell:
             reason=outcome.reason,
             rms_error=outcome.rms_error,
             rounding_floor=floor,
+            gathered_bytes=gathered_bytes,
         )
 
     def _visit_line(self, plan: VariantPlan, sample: Sample) -> Visit:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from dsa_bench.backends.base import Backend, SparseBuffers, TellsPaths
-from dsa_bench.bench.check import POISON, run_poisoned
+from dsa_bench.bench.check import run_poisoned, unwritten_elements
 from dsa_bench.model.errors import BadInput, CompileFailed, VariantRefused
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.outcome import CaseResult, Outcome
@@ -86,7 +86,7 @@ class _Tally:
             except (VariantRefused, CompileFailed, BadInput) as refusal:
                 self._refusal = str(refusal)
                 return
-            unwritten = int((out.astype(np.float32) == np.float32(POISON)).sum())
+            unwritten = len(unwritten_elements(out))
             if unwritten:
                 self._defect = f"{unwritten} output elements were never written"
             setting = f"{label}, {plan.split.splits} splits"

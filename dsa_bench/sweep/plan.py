@@ -10,14 +10,14 @@ from dsa_bench.bench.select import refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import SparseRequest
+from dsa_bench.model.request import DENSE, SparseRequest
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry, effective_variants
+from dsa_bench.sweep.cpu_time import cpu_launch_s
 
 PLAN_SCHEMA = "dsa-bench/plan"
 SETUP_S = 0.4
 """Data, oracle and checks of a cell of the default shape on two cores."""
-CPU_GFLOPS_PER_WORKER = 10.0
 GPU_VISIT_S = 0.004
 
 
@@ -27,8 +27,10 @@ def plan_document(request: SparseRequest, backend: str, cta_slots: int | None) -
     The estimate is rough: it knows the number of visits, not this machine.
     """
     refuse_gpu_timer(request.policy.timer, backend)
-    if request.ceiling and backend == "cpu":
-        raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
+    for flag, asked in (("--ceiling", request.ceiling), ("--dense", request.dense)):
+        if asked and backend == "cpu":
+            raise BadInput(f"{flag}: measures GPU kernels, and --backend cpu has none")
+    request = request.on("cpu" if cta_slots is None and backend != "cuda" else "cuda")
     geometry: SparseGeometry | None = None
     if cta_slots is not None:
         geometry = CudaSparse(cta_slots)
@@ -40,16 +42,19 @@ def plan_document(request: SparseRequest, backend: str, cta_slots: int | None) -
         "op": request.op,
         "backend": backend,
         "cta_slots": cta_slots,
-        "requested": [
-            {**shape.sizes, "tiles_per_split": value} for shape in request.shapes for value in request.tiles_per_split
-        ],
-        "kernels": list(request.measured_kernels),
+        "requested": [{**shape.sizes, **asked} for shape in request.shapes for asked in _asked_splits(request)],
+        "kernels": [*request.measured_kernels, *([DENSE] if request.dense else [])],
         "effective": None if geometry is None else [_effective(request, geometry, shape) for shape in request.shapes],
         "data": asdict(request.data),
         "policy": asdict(request.policy),
         "estimate_s": round(_estimate_s(request, backend, cta_slots), 1),
     }
     return json.dumps(document, indent=1, allow_nan=False)
+
+
+def _asked_splits(request: SparseRequest) -> list[dict[str, int]]:
+    """Prefill is unsplit: there is nothing to ask for."""
+    return [{}] if request.op == "prefill" else [{"tiles_per_split": value} for value in request.tiles_per_split]
 
 
 def _effective(request: SparseRequest, geometry: SparseGeometry, shape: SparseShape) -> dict[str, Any]:
@@ -72,12 +77,13 @@ def _estimate_s(request: SparseRequest, backend: str, cta_slots: int | None) -> 
     if request.policy.budget_s is not None:
         return len(request.shapes) * SETUP_S + request.policy.budget_s
     assert request.policy.rounds is not None
-    slots = 1 + sum(len(request.tiles_per_split) if kernel == "int8-tc" else 1 for kernel in request.measured_kernels)
+    values = 1 if request.op == "prefill" else len(request.tiles_per_split)
+    slots = 1 + bool(request.dense)
+    slots += sum(values if kernel == "int8-tc" else 1 for kernel in request.measured_kernels)
     on_gpu = backend == "cuda" or cta_slots is not None
     visits_s = sum(GPU_VISIT_S if on_gpu else _cpu_visit_s(shape) for shape in request.shapes)
     return len(request.shapes) * SETUP_S + request.policy.rounds * slots * visits_s
 
 
 def _cpu_visit_s(shape: SparseShape) -> float:
-    flops = 4 * shape.rows * shape.query_heads * shape.candidates * shape.head_size
-    return max(WallTimer.min_visit_us / 1e6, flops / (CPU_GFLOPS_PER_WORKER * 1e9 * cpu_device().sm_count))
+    return max(WallTimer.min_visit_us / 1e6, cpu_launch_s(shape, cpu_device().sm_count))

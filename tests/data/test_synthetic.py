@@ -2,6 +2,7 @@
 """Oracle: what design.md section 4 says of the inputs, and one pinned digest."""
 
 import itertools
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -179,3 +180,34 @@ def test_the_widest_context_still_has_a_position_outside() -> None:
     shape = SparseShape(rows=1, context=2**31 - 1, candidates=4)
     selected = selected_positions(shape, DataSpec(selection="random", invalid_fraction=0.5))
     assert np.count_nonzero((selected < 0) | (selected >= 2**31 - 1)) == 2
+
+
+@pytest.mark.parametrize("selection", ["sorted", "random", "blocks:16", "overlap:0.9"])
+def test_thousands_of_rows_take_seconds(selection: str) -> None:
+    """8192 rows over 32768 positions: about a second on one core, and no list sees a later position."""
+    shape = SparseShape(rows=8192, context=32768, candidates=2048, op="prefill")
+    start = time.process_time()
+    selected = selected_positions(shape, DataSpec(selection=selection))
+    assert time.process_time() - start < 6
+    last = selected.max(axis=1)
+    assert (last <= shape.context - shape.rows + np.arange(shape.rows)).all()
+    assert (last[-1], selected.min()) > (20000, -1)
+
+
+def test_rows_that_fill_the_context_pad_their_short_lists() -> None:
+    """Row r has r + 1 positions to choose from, and takes all of them while they are too few."""
+    shape = SparseShape(rows=500, context=500, candidates=128, op="prefill")
+    for selection in ("sorted", "random", "overlap:0.9"):
+        selected = selected_positions(shape, DataSpec(selection=selection))
+        for row in (0, 1, 127, 128, 499):
+            valid = selected[row][selected[row] >= 0]
+            assert valid.size == min(row + 1, 128)
+            assert (selected[row, valid.size :] == -1).all()
+            assert valid.max() <= row
+
+
+def test_the_operator_is_no_part_of_the_data() -> None:
+    """A prefill and a decode cell of one shape hold the same bytes, so that kernels of both can be compared."""
+    decode, prefill = (sparse_inputs(replace(SHAPE, op=op), DataSpec()) for op in ("decode", "prefill"))
+    assert decode.digest() == prefill.digest()
+    assert (decode.op, prefill.op) == ("decode", "prefill")

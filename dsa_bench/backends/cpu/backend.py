@@ -67,6 +67,9 @@ class CpuBackend:
         bound = {EMULATION: fp16_bound, BF16_EMULATION: bf16_bound}.get(kernel, fp32_bound)
         return bound(inputs, rows, out, look)
 
+    def rounds_keys(self, kernel: str) -> bool:
+        return kernel == BF16_EMULATION
+
     def device_kernels(self, kernel: str) -> tuple[str, ...]:
         return ()
 

@@ -87,6 +87,9 @@ class CudaBackend:
         previous = fp32_bound if inputs.op == "decode" else bf16_bound
         return (fp16_bound if kernel == "int8-tc" else previous)(inputs, rows, out, look)
 
+    def rounds_keys(self, kernel: str) -> bool:
+        return self.op == "prefill" and kernel == "previous"
+
     def load(self, inputs: SparseInputs, l2: str) -> "CudaSparseBuffers":
         copies = self._cold_copies(inputs) if l2 == "cold" else 1
         return CudaSparseBuffers(self, inputs, copies)
