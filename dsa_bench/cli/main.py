@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dsa_bench import __version__
+from dsa_bench.cli.ab import ab
 from dsa_bench.cli.check import check
 from dsa_bench.cli.compare import compare
 from dsa_bench.cli.console import emit, note, prepare_streams
@@ -22,7 +23,7 @@ from dsa_bench.model.errors import CannotMeasure, DsaBenchError
 INTERRUPTED = 130
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (decode, prefill, report, compare, check, kernels, env):
+for command in (decode, prefill, report, compare, ab, check, kernels, env):
     app.command(cls=ListCommand)(command)
 
 

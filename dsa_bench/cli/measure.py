@@ -2,20 +2,34 @@
 """From a request to a run: open what measures, follow it, and judge what came of it."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsa_bench.cli.console import lines_to_user, note, only_the_result_on_stdout
+from dsa_bench.cli.part import WHOLE, Part
 from dsa_bench.model.errors import CannotMeasure, GateFailed
 from dsa_bench.model.request import SparseRequest
 
 if TYPE_CHECKING:
+    from dsa_bench.backends.base import Backend
     from dsa_bench.report.cells import CellTable
     from dsa_bench.sweep.cells import Measured
 
 
-def measure(request: SparseRequest, backend_name: str, record: Path | None, resume: bool, explain: bool) -> "Measured":
-    """Measure the request on the backend asked for. An interrupt says where the record is."""
+def measure(
+    request: SparseRequest,
+    backend_name: str,
+    record: Path | None,
+    resume: bool,
+    explain: bool,
+    opener: "Callable[[], Backend] | None" = None,
+    part: Part = WHOLE,
+) -> "Measured":
+    """Measure the request on the backend asked for. An interrupt says where the record is.
+
+    opener  opens another backend than `backend_name` says; part, the request's place in a larger run
+    """
     from dsa_bench.backends.select import open_backend
     from dsa_bench.bench.clocks import open_clocks
     from dsa_bench.bench.select import open_timer
@@ -24,7 +38,7 @@ def measure(request: SparseRequest, backend_name: str, record: Path | None, resu
     from dsa_bench.sweep.cells import Bench, run_cells
 
     with only_the_result_on_stdout():
-        backend, *said = open_backend(backend_name, request.op)
+        backend, *said = (opener(), None) if opener else open_backend(backend_name, request.op)
         try:
             on_gpu = backend.device.backend == "cuda"
             for flag, asked in (("--ceiling", request.ceiling), ("--dense", request.dense)):
@@ -40,7 +54,7 @@ def measure(request: SparseRequest, backend_name: str, record: Path | None, resu
             if on_gpu and clocks is None:
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
             bench = Bench(backend, timer, request.policy.l2 if on_gpu else "none", clocks, tell_paths=explain)
-            with RunProgress([line for line in (*said, said_of_timer) if line]) as progress:
+            with RunProgress([line for line in (*said, said_of_timer) if line], part) as progress:
                 return run_cells(request, bench, progress, argv=sys.argv[1:], record=record, resume=resume)
         except KeyboardInterrupt:
             if record is not None and record.exists():

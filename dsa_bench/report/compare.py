@@ -46,23 +46,35 @@ def compare_runs(
     Raises BadInput if a side has no cell or none of the other's, or, without `allow_mismatch`, if their devices, or
     timer, L2 mode, inputs or clocks of a cell, are not the same: it names the field and both values.
     """
-    of_base, of_head = side_cells(base, terms.metric), side_cells(head, terms.metric)
-    _refuse_unmatched(of_base, of_head, names)
+    sides = side_cells(base, terms.metric), side_cells(head, terms.metric)
+    _refuse_unmatched(*sides, names)
     devices = device_mismatches(base.header, head.header)
-    cells = [_cell(one, other, devices, terms) for one, other in matched_cells(of_base, of_head)]
+    compared = compare_sides(sides, names, (_commit(base), _commit(head)), terms, devices)
     if not allow_mismatch:
-        _refuse_mismatch(cells, devices, names)
-    compared = [row.ratio for cell in cells for row in cell.rows if row.compared and row.ratio is not None]
+        _refuse_mismatch(compared.cells, devices, names)
+    return replace(compared, noted=noted_differences(base.header, head.header))
+
+
+def compare_sides(
+    sides: tuple[Mapping[str, list[SideCell]], Mapping[str, list[SideCell]]],
+    names: tuple[str, str],
+    commits: tuple[str, str],
+    terms: Terms,
+    devices: Sequence[Mismatch] = (),
+) -> Comparison:
+    """Compare (base, head), by shape; `devices` are the mismatches of all cells."""
+    cells = [_cell(one, other, devices, terms) for one, other in matched_cells(*sides)]
+    ratios = [row.ratio for cell in cells for row in cell.rows if row.compared and row.ratio is not None]
     return Comparison(
         names=names,
-        commits=(_commit(base), _commit(head)),
+        commits=commits,
         paired=terms.paired,
         metric=terms.metric,
         margin=terms.margin,
         cells=cells,
-        noted=noted_differences(base.header, head.header),
-        mean=geometric_mean_ratio([_rounds(cell, terms) for cell in cells], paired=terms.paired) if compared else None,
-        shift=None if terms.paired else common_shift(compared, terms.margin),
+        noted=[],
+        mean=geometric_mean_ratio([_rounds(cell, terms) for cell in cells], paired=terms.paired) if ratios else None,
+        shift=None if terms.paired else common_shift(ratios, terms.margin),
     )
 
 

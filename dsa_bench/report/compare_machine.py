@@ -98,7 +98,7 @@ def compare_junit(comparison: Comparison, *, strict: bool) -> str:
         failures = 0
         for row in cell.rows:
             case = ElementTree.SubElement(suite, "testcase", classname=printable(cell.label), name=printable(name(row)))
-            fails = row.gates or (strict and row.status == "inconclusive" and not row.is_ceiling)
+            fails = row.gates or (strict and row.status == "inconclusive" and not row.is_yardstick)
             text = _case_text(cell, row)
             if fails:
                 failures += 1

@@ -79,7 +79,7 @@ def sentences(comparison: Comparison) -> Iterator[str]:
     """Counts, what is missing or failed, the mean, the common shift, and how far all this may be trusted."""
     cells = sum(cell.base is not None and cell.head is not None for cell in comparison.cells)
     counts = ", ".join(f"{count} {status}" for status, count in comparison.counts.items())
-    yield f"{cells} cells in both, {len([row for row in comparison.rows if not row.is_ceiling])} lines: {counts}."
+    yield f"{cells} cells in both, {len([row for row in comparison.rows if not row.is_yardstick])} lines: {counts}."
     for cell in comparison.cells:
         yield from _cell_sentences(cell)
     if comparison.mean is not None:
@@ -125,7 +125,7 @@ def _shift_sentences(comparison: Comparison) -> Iterator[str]:
         ]
         if beyond:
             yield f"Beyond the shift: {'; '.join(beyond)}."
-    moved = [row for row in comparison.rows if row.status in ("slower", "faster") and not row.is_ceiling]
+    moved = [row for row in comparison.rows if row.status in ("slower", "faster") and not row.is_yardstick]
     unchanged = [row for row in moved if row.same_code]
     if unchanged:
         yield f"{len(unchanged)} of the {len(moved)} lines that moved ran equal kernel code on both sides (one hash)."

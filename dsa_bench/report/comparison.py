@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dsa_bench.model.record import Check
-from dsa_bench.model.request import CEILINGS
+from dsa_bench.model.request import YARDSTICKS
 from dsa_bench.report.matching import Mismatch
 from dsa_bench.report.shift import CommonShift
 from dsa_bench.report.sides import Metric, Mode, SideCell
@@ -50,17 +50,17 @@ class Row:
     rounds_to_decide: int | None = None
 
     @property
-    def is_ceiling(self) -> bool:
+    def is_yardstick(self) -> bool:
         """Whether the row bounds others and is no result: it is shown, and neither gates nor counts in the mean."""
-        return self.kernel in CEILINGS
+        return self.kernel in YARDSTICKS
 
     @property
     def gates(self) -> bool:
-        return self.status in GATED and not self.is_ceiling
+        return self.status in GATED and not self.is_yardstick
 
     @property
     def compared(self) -> bool:
-        return self.ratio is not None and not self.is_ceiling
+        return self.ratio is not None and not self.is_yardstick
 
     @property
     def change(self) -> float | None:
@@ -137,7 +137,7 @@ class Comparison:
     @property
     def counts(self) -> dict[Status, int]:
         """Rows of each status that there is; ceilings are not counted."""
-        counted = Counter(row.status for row in self.rows if not row.is_ceiling)
+        counted = Counter(row.status for row in self.rows if not row.is_yardstick)
         return {status: counted[status] for status in STATUSES if counted[status]}
 
     def gate_reasons(self, strict: bool = False) -> list[str]:
