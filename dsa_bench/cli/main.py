@@ -18,6 +18,7 @@ from dsa_bench.cli.kernels import kernels
 from dsa_bench.cli.lists import ListCommand
 from dsa_bench.cli.prefill import prefill
 from dsa_bench.cli.report import report
+from dsa_bench.cli.run import run_sweep
 from dsa_bench.model.errors import CannotMeasure, DsaBenchError
 
 INTERRUPTED = 130
@@ -25,6 +26,7 @@ INTERRUPTED = 130
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 for command in (decode, prefill, report, compare, ab, check, kernels, env):
     app.command(cls=ListCommand)(command)
+app.command("run", cls=ListCommand)(run_sweep)
 
 
 def _version(asked: bool) -> None:

@@ -121,6 +121,12 @@ def _identity(header: Header) -> dict[str, Any]:
     return {name: getattr(header, name) for name in ("version", "device", "kernel_hashes", "plan")}
 
 
+def is_run_of(run: Run, request: SparseRequest, backend: Backend) -> bool:
+    """Whether a recorded run is one of this request, on this device with these kernels."""
+    hashes = {kernel: backend.kernel_hash(kernel) for kernel in request.measured_kernels}
+    return _identity(run.header) == _identity(run_header(request, backend.device, hashes, ()))
+
+
 def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
