@@ -48,7 +48,7 @@ def run_sweep(
             raise BadInput("--plan: measures nothing, so --resume has no use beside it")
         emit(_plan(loaded, backend))
         return
-    note(_announcement(loaded, sum(_planned(entry, backend)["estimate_s"] for entry in loaded.entries)))
+    note(_announcement(loaded, backend))
     records: list[Path] = []
     failures: list[DsaBenchError] = []
     before = 0
@@ -123,20 +123,22 @@ def _plan(sweep: Sweep, backend: str | None) -> str:
 
 
 def _planned(entry: Entry, backend: str | None) -> dict[str, Any]:
-    """The entry's plan. `auto` is planned for what it would measure here."""
-    from dsa_bench.backends.cuda.probe import missing_gpu
     from dsa_bench.sweep.plan import plan_document
 
-    chosen = backend or entry.backend
-    if chosen == "auto" and missing_gpu() is None:
-        chosen = "cuda"
     try:
-        return json.loads(plan_document(entry.request, chosen, None))
+        return json.loads(plan_document(entry.request, backend or entry.backend, None))
     except BadInput as error:
         raise BadInput(f"{entry.place}: {error}") from error
 
 
-def _announcement(sweep: Sweep, estimate_s: float) -> str:
+def _announcement(sweep: Sweep, backend: str | None) -> str:
+    """What is about to be measured and how long it takes, where `auto` is what it will take here."""
+    from dsa_bench.backends.cuda.probe import missing_gpu
+
+    here = "cpu" if missing_gpu() is not None else "cuda"
+    backends = [backend or entry.backend for entry in sweep.entries]
+    chosen = [here if name == "auto" else name for name in backends]
+    estimate_s = sum(_planned(*pair)["estimate_s"] for pair in zip(sweep.entries, chosen, strict=True))
     entries = _count(len(sweep.entries), "entry", "entries")
     return f"{sweep.name}: {entries}, {_count(sweep.cells, 'cell', 'cells')}, {_duration(estimate_s)} in all"
 
