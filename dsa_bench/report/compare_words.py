@@ -87,11 +87,18 @@ def sentences(comparison: Comparison) -> Iterator[str]:
         mean = comparison.mean
         sure = "" if mean.interval is None else f", 95% interval {interval_text(mean)}"
         yield (
-            f"Geometric mean over the {compared} lines with a number on both sides: head is "
-            f"{faster_or_slower(mean.centre)} ({percent(mean.centre)}{sure})."
+            f"Geometric mean over the {compared} lines with a number on both sides: head is {_against(mean)} "
+            f"({percent(mean.centre)}{sure})."
         )
     yield from _shift_sentences(comparison)
     yield from _caveats(comparison)
+
+
+def _against(mean: Estimate) -> str:
+    """What may be said of the head: a direction only where the interval has one."""
+    if mean.interval is not None and mean.interval[0] <= 1 <= mean.interval[1]:
+        return "not told apart from base"
+    return f"{faster_or_slower(mean.centre)}{'' if mean.interval else ', with too few rounds to say how surely'}"
 
 
 def _cell_sentences(cell: CellComparison) -> Iterator[str]:
@@ -113,8 +120,8 @@ def _shift_sentences(comparison: Comparison) -> Iterator[str]:
     shift = comparison.shift
     if shift is not None:
         yield (
-            f"One common shift: {shift.within} of {shift.rows} lines lie within {2 * shift.margin:.1%} of "
-            f"{percent(shift.ratio)}. Another clock, a busier machine or a change to all of them gives that; it is no "
+            f"One common shift of {percent(shift.ratio)}: {shift.within} of {shift.rows} lines agree with it within "
+            f"{2 * shift.margin:.1%}. Another clock, a busier machine or a change to all of them gives that; it is no "
             "finding about single lines."
         )
         beyond = [

@@ -329,7 +329,7 @@ def test_a_shift_of_all_lines_is_called_that_and_what_exceeds_it_stays_flagged(r
     assert comparison.shift.ratio == pytest.approx(1.12, abs=0.001)
     assert (comparison.shift.rows, comparison.shift.within) == (21, 20)
     text = compare_text(comparison, color=False, width=None)
-    assert "One common shift: 20 of 21 lines lie within 2.0% of +12.0%." in text
+    assert "One common shift of +12.0%: 20 of 21 lines agree with it within 2.0%." in text
     assert (
         "Beyond the shift: int8-tc at auto tiles per split (decode, rows 21, context 8192, candidates 2048, "
         "heads 24/2, wall, L2 none): +40.0% against the shift." in text
@@ -342,6 +342,15 @@ def test_lines_that_move_apart_have_no_common_shift(recorded: Any) -> None:
     base = {rows: {AUTO: 10.0} for rows in range(1, 9)}
     assert compare(recorded(base), recorded({r: {AUTO: 10.0 + r} for r in range(1, 9)})).shift is None
     assert compare(recorded(base), recorded(base)).shift is None
+
+
+def test_lines_too_noisy_to_have_moved_share_nothing(recorded: Any) -> None:
+    """Wide intervals agree with any shift."""
+    base, head = ({rows: {AUTO: time_us} for rows in range(1, 9)} for time_us in (10.0, 11.0))
+    assert compare(recorded(base, 0.2), recorded(head, 0.2)).shift is None
+    assert "head is not told apart from base (+10" in compare_text(
+        compare(recorded({1: {AUTO: 10.0}}, 0.2), recorded({1: {AUTO: 11.0}}, 0.2)), color=False, width=None
+    )
 
 
 @pytest.mark.parametrize(
