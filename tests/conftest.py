@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Doubles that the tests share: timers, backends that compute something else, recorded runs, and the command itself."""
 
+import math
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -189,7 +191,9 @@ class RunMaker:
         self.lines.append(Check(**(fields | changes)))
         return self
 
-    def rounds(self, times_us: dict[str, Sequence[float | None]], control: str, rows: int = 1) -> "RunMaker":
+    def rounds(
+        self, times_us: dict[str, Sequence[float | None]], control: str, rows: int = 1, cell: str | None = None
+    ) -> "RunMaker":
         """times_us[variant][round]; "control" holds the second visits of `control`; None is below resolution."""
         count = len(next(iter(times_us.values())))
         for index in range(count):
@@ -201,7 +205,7 @@ class RunMaker:
                 )
                 place_in_run = (index, 0, place, name == "control", "wall", "none", 10)
                 requested = (0,) if "/" in variant else ()
-                self.lines.append(Visit(cell_key(rows), variant, "", requested, 1, *place_in_run, *read))
+                self.lines.append(Visit(cell or cell_key(rows), variant, "", requested, 1, *place_in_run, *read))
         return self
 
     def run(self) -> Run:
@@ -223,6 +227,44 @@ class RunMaker:
 @pytest.fixture
 def maker() -> RunMaker:
     return RunMaker()
+
+
+@pytest.fixture
+def sweep() -> Callable[..., RunMaker]:
+    """`sweep({(8, 2048): {16: 10.0, 8: 9.0}}, auto=16)`: times in us of each number of splits, and what ran for 0.
+
+    noise    standard deviation of each log time about it, the same for one seed; rules  {splits: names} of every cell
+    device   facts beside those of an H200 with 3 resident CTAs
+    """
+
+    def make(
+        cells: dict[tuple[int, int], dict[int, float]],
+        auto: int | None = None,
+        rounds: int = 16,
+        noise: float = 0.0,
+        rules: dict[int, tuple[str, ...]] | None = None,
+        **device: Any,
+    ) -> RunMaker:
+        rng = random.Random(1)
+        facts = {"backend": "cuda", "name": "H200", "sm_count": 132, "resident_ctas": 3} | device
+        maker = RunMaker().header(device={name: fact for name, fact in facts.items() if fact is not None})
+        for (rows, candidates), times_us in cells.items():
+            cell = cell_key(rows).replace("candidates=2048", f"candidates={candidates}")
+            tiles = -(-candidates // 64)
+            for splits in times_us:
+                maker.check(
+                    f"int8-tc/splits={splits}", rows, cell=cell, splits=splits, tiles_per_split=-(-tiles // splits),
+                    requested=(0,) if splits == auto else (-(-tiles // splits),), rules=(rules or {}).get(splits, ()),
+                )  # fmt: skip
+            noisy = {
+                f"int8-tc/splits={splits}": [time_us * math.exp(rng.gauss(0, noise)) for _ in range(rounds)]
+                for splits, time_us in times_us.items()
+            }
+            control = next(iter(noisy))
+            maker.rounds({**noisy, "control": noisy[control]}, control, rows, cell=cell)
+        return maker
+
+    return make
 
 
 @pytest.fixture

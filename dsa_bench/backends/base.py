@@ -91,3 +91,39 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class DenseBuffers(Protocol):
+    """One cell's tensors for dense attention.
+
+    implementations  those that a library may have, by name
+    last_resort      the one that is run only if no other is right
+    """
+
+    implementations: tuple[str, ...]
+    last_resort: str
+
+    def launcher(self, implementation: str) -> Launch:
+        """A call that is warm and ready to enqueue or capture. VariantRefused saying why it cannot run."""
+        ...
+
+    def time_us(self, launch: Launch) -> float:
+        """Roughly how long one call takes."""
+        ...
+
+    def output(self) -> NDArray[np.generic]:
+        """Wait, then what the last call computed: [rows, query_heads, head_size] bf16."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Dense(Protocol):
+    """A library's dense attention, on the backend's device and stream. `version` stands for its kernels' hash."""
+
+    @property
+    def version(self) -> str: ...
+
+    def load(self, inputs: SparseInputs) -> DenseBuffers:
+        """VariantRefused if the device's memory does not hold the cell."""
+        ...

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.backends.base import Backend, Launch, SparseBuffers
+from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.shape import SparseShape
@@ -27,6 +28,10 @@ class SidesGeometry:
     """Each side's launches by its own rules: their kernels may differ in what is resident."""
 
     sides: Mapping[Side, SparseGeometry]
+
+    @property
+    def slots(self) -> DeviceSlots:
+        return self.sides["A"].slots
 
     def plan(self, kernel: str, shape: SparseShape, requested: int | None) -> VariantPlan:
         plan = self.sides[_owner(kernel)].plan(plain_kernel(kernel), shape, requested)

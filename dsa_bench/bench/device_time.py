@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsa_bench.bench.variant import Timing, VisitFailed
-from dsa_bench.model.errors import CannotMeasure
+from dsa_bench.model.errors import CannotMeasure, NothingRecorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,23 +18,30 @@ class Activity:
     end_ns: float
 
 
-def visit_timing(activities: Sequence[Activity], kernels: Sequence[str], launches: int, profiler: str) -> Timing:
+def visit_timing(
+    activities: Sequence[Activity],
+    kernels: Sequence[str] | None,
+    launches: int,
+    profiler: str,
+    activities_per_call: int | None = None,
+) -> Timing:
     """Medians over the calls of one visit, which ran one after another on one stream.
 
-    kernels  names of the attention kernels that one call launches
+    kernels              names of the attention kernels that one call launches; None: every activity counts as attention
+    activities_per_call  how many one call has, where kernels is None and an earlier visit showed it
     attention_us is the length of the union of their intervals, call_us the span of all of the call's device work.
-    Raises CannotMeasure if nothing was recorded or no name matches, VisitFailed if launches are missing.
+    Raises NothingRecorded, CannotMeasure if no name matches, VisitFailed if launches are missing.
     """
     if not activities:
-        raise CannotMeasure(f"{profiler}: no device events were recorded; try --timer events")
-    wanted = frozenset(kernels)
+        raise NothingRecorded(f"{profiler}: no device events were recorded; try --timer events")
+    per_call = activities_per_call or len(activities) // launches
+    wanted = frozenset(kernels) if kernels is not None else frozenset(activity.name for activity in activities)
     attention = [activity for activity in activities if activity.name in wanted]
     if not attention:
         seen = ", ".join(sorted({activity.name for activity in activities}))
         raise CannotMeasure(f"{profiler}: none of {', '.join(sorted(wanted))} among the recorded events: {seen}")
-    per_call = len(activities) // launches
-    if len(attention) != launches * len(kernels) or len(activities) != launches * per_call:
-        expected = launches * len(kernels)
+    expected = launches * (per_call if kernels is None else len(kernels))
+    if len(attention) != expected or len(activities) != launches * per_call:
         raise VisitFailed("no_events", f"{profiler}: recorded {len(attention)} of {expected} attention kernels")
     ordered = sorted(activities, key=lambda activity: activity.start_ns)  # one stream: calls follow one another
     calls = [ordered[at : at + per_call] for at in range(0, len(ordered), per_call)]

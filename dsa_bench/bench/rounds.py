@@ -38,21 +38,31 @@ class Slot:
 
 
 class Stop:
-    """When a cell has enough rounds: after `rounds`, or when the next mirrored pair would pass the deadline."""
+    """When a cell has enough rounds: after `rounds`, when the next mirrored pair would pass the deadline, or when
+    `enough` says so after a pair."""
 
     def __init__(
-        self, rounds: int | None, deadline_s: float | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        rounds: int | None,
+        deadline_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        enough: Callable[[], bool] | None = None,
     ) -> None:
         self._rounds = rounds
         self._deadline_s = deadline_s
         self._clock = clock
+        self._enough = enough
         self._pair_start_s: float | None = None
 
     def wants(self, round_index: int) -> bool:
         """Whether to take this round. A pair that is begun is finished, and one pair is always taken."""
         if self._rounds is not None and round_index >= self._rounds:
             return False
-        if round_index % 2 or self._deadline_s is None:
+        if round_index % 2:
+            return True
+        if round_index and self._enough is not None and self._enough():
+            return False
+        if self._deadline_s is None:
             return True
         now_s = self._clock()
         last_pair_s = None if self._pair_start_s is None else now_s - self._pair_start_s

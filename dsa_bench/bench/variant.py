@@ -38,14 +38,15 @@ class Variant:
 
     launch   enqueues one call; its argument counts calls, so that cold launches can rotate buffers
     check    runs the variant once on the inputs that are timed and compares the output
-    kernels  names of the device kernels of one call, whose time counts as attention; empty on the CPU
+    kernels  names of the device kernels of one call, whose time counts as attention; empty on the CPU; None where
+             nobody knows them, as of a library's call: then all of the call's device work counts
     copies   how many copies of the inputs the launches rotate through
     """
 
     name: str
     launch: Callable[[int], None]
     check: Callable[[], Checked]
-    kernels: tuple[str, ...] = ()
+    kernels: tuple[str, ...] | None = ()
     copies: int = 1
 
 

@@ -38,6 +38,10 @@ def decode(
     resident: opt.Resident = None,
     explain: opt.Explain = False,
     ceiling: opt.Ceiling = False,
+    rules: opt.Rules = None,
+    model: opt.Model = None,
+    pad_smem: opt.PadSmem = 0,
+    splits: opt.Splits = None,
 ) -> None:
     """Measure the decode kernels over a grid of shapes, in paired rounds, after checking each against FP64."""
     measure_sparse(ctx, "decode")

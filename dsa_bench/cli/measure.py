@@ -3,6 +3,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,38 +24,48 @@ def measure(
     record: Path | None,
     resume: bool,
     explain: bool,
+    adapt: "Callable[[SparseRequest, Backend], SparseRequest] | None" = None,
     opener: "Callable[[], Backend] | None" = None,
     part: Part = WHOLE,
 ) -> "Measured":
     """Measure the request on the backend asked for. An interrupt says where the record is.
 
-    opener  opens another backend than `backend_name` says; part, the request's place in a larger run
+    adapt   what the request becomes on the backend that was opened
+    opener  opens another backend than `backend_name` says
+    part    the request's place in a larger run
     """
-    from dsa_bench.backends.select import open_backend
+    from dsa_bench.backends.select import open_backend, open_dense
     from dsa_bench.bench.clocks import open_clocks
     from dsa_bench.bench.select import open_timer
     from dsa_bench.cli.progress import RunProgress
     from dsa_bench.splits.explain import explain_cell
+    from dsa_bench.splits.registry import named_rules
     from dsa_bench.sweep.cells import Bench, run_cells
 
     with only_the_result_on_stdout():
-        backend, *said = (opener(), None) if opener else open_backend(backend_name, request.op)
+        backend, *said = (opener(), None) if opener else open_backend(backend_name, request.op, request.pad_smem)
         try:
+            request = request if adapt is None else adapt(request, backend)
             on_gpu = backend.device.backend == "cuda"
-            for flag, asked in (("--ceiling", request.ceiling), ("--dense", request.dense)):
+            gpu_options = {"--ceiling": request.ceiling, "--dense": request.dense, "--pad-smem": request.pad_smem}
+            for flag, asked in gpu_options.items():
                 if asked and not on_gpu:
                     raise CannotMeasure(f"{flag}: measures GPU kernels, and no GPU is used here; leave it out")
-            request = request.on(backend.device.backend)
+            asked_for_dense, request = request.dense, request.on(backend.device.backend)
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
             if explain:
                 for shape in request.shapes:
-                    kernels = request.measured_kernels
-                    lines_to_user(explain_cell(backend.geometry, shape, kernels, request.tiles_per_split))
+                    asked = (request.measured_kernels, request.tiles_per_split)
+                    rules = named_rules(request.rules, request.costs)
+                    lines_to_user(explain_cell(backend.geometry, shape, *asked, rules, request.tuned_value(shape)))
             clocks = open_clocks() if on_gpu else None
             if on_gpu and clocks is None:
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
-            bench = Bench(backend, timer, request.policy.l2 if on_gpu else "none", clocks, tell_paths=explain)
-            with RunProgress([line for line in (*said, said_of_timer) if line], part) as progress:
+            dense, said_of_dense = open_dense(asked_for_dense, request.policy.l2, backend)
+            request = replace(request, dense=dense is not None)
+            l2 = request.policy.l2 if on_gpu else "none"
+            bench = Bench(backend, timer, l2, clocks, tell_paths=explain, dense=dense)
+            with RunProgress([line for line in (*said, said_of_timer, said_of_dense) if line], part) as progress:
                 return run_cells(request, bench, progress, argv=sys.argv[1:], record=record, resume=resume)
         except KeyboardInterrupt:
             if record is not None and record.exists():

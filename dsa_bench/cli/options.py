@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from dsa_bench.cli.values import file_name, flatten, integer_list, name_list, one_integer, one_number, one_of
+from dsa_bench.cli.values import file_name, flatten, integer_list, name_list, one_integer, one_number, one_of, share
+from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import BACKENDS, L2_MODES, SPARSE_KERNELS, TIMERS
 from dsa_bench.report.formats import FORMATS
+from dsa_bench.splits.registry import AUTO, RULE_NAMES
 
 
 def _option(flag: str, parser: Callable[[str], Any], help: str, metavar: str) -> Any:
@@ -22,6 +24,14 @@ def list_option(flag: str, parser: Callable[[str], Any], help: str, metavar: str
     option = _option(flag, parser, help, metavar)
     option.callback = flatten
     return option
+
+
+def refuse_lone_device_facts(sms: int | None, resident: int | None, plan: bool, backend: str) -> None:
+    """Raises BadInput unless --sms and --resident stand together, beside --plan and for a GPU."""
+    if (sms is None) != (resident is None) or (sms is not None and not plan):
+        raise BadInput("--sms, --resident: go together and with --plan, where they stand for the device's facts")
+    if sms is not None and backend == "cpu":
+        raise BadInput("--sms, --resident: are facts of a GPU, and --backend cpu has none")
 
 
 Rows = Annotated[list[int], list_option("--rows", integer_list(1), "Query tokens in the launch.", "N...")]
@@ -79,10 +89,51 @@ Format = Annotated[str, _option("--format", one_of(FORMATS), "Of the result on s
 Record = Annotated[
     Path | None, _option("--record", file_name, "Append every visit to this new file (JSON Lines).", "FILE")
 ]
+OutputFile = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--output", parser=file_name, help="Write here, aside and renamed, not to stdout.", metavar="FILE"
+    ),
+]
+Splits = Annotated[
+    Path | None,
+    typer.Option(  # not from DSA_BENCH_SPLITS, which is the dispatcher's
+        "--splits", parser=file_name, help="Also measure what this tuned map chooses (docs/tuning.md).", metavar="FILE"
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the file that --record names.")]
 Plan = Annotated[bool, typer.Option("--plan", help="Print what would be measured, as JSON, and measure nothing.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Say which kernel and geometry each cell takes and why.")]
 Ceiling = Annotated[bool, typer.Option("--ceiling", help="Also measure a gather of the same bytes, and a copy.")]
+Rules = Annotated[
+    list[str] | None,
+    list_option(
+        "--rules",
+        name_list(RULE_NAMES),
+        f"Also measure the splits that these rules choose: {', '.join(RULE_NAMES)}.",
+        "NAME...",
+    ),
+]
+ScoredRules = Annotated[
+    list[str] | None,
+    list_option("--rule", name_list((AUTO, *RULE_NAMES)), f"From {', '.join((AUTO, *RULE_NAMES))}.", "NAME..."),
+]
+Model = Annotated[
+    Path | None, _option("--model", file_name, "Constants of the rule model, as `rule fit` wrote them.", "FILE")
+]
+PadSmem = Annotated[
+    int,
+    _option("--pad-smem", one_integer(0), "Add shared memory to int8-tc, so that fewer CTAs are resident.", "BYTES"),
+]
+RecordedResident = Annotated[
+    int | None,
+    _option("--resident", one_integer(1), "Resident CTAs per multiprocessor, if the record does not say.", "N"),
+]
+MaxRegret = Annotated[
+    float | None,
+    _option("--max-regret", share, "Exit 1 if a rule's mean regret is surely above this: 2% or 0.02.", "SHARE"),
+]
+RunFile = Annotated[Path, typer.Argument(help="A run that --record wrote.", metavar="RUN")]
 PrefillCeiling = Annotated[
     bool | None,
     typer.Option("--ceiling/--no-ceiling", help="Measure a gather of the same bytes, and a copy. [default: on a GPU]"),

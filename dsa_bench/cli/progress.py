@@ -2,6 +2,7 @@
 """How a run goes on, on stderr: a bar on a terminal, one line for each cell elsewhere."""
 
 import sys
+import time
 from collections.abc import Mapping
 from types import TracebackType
 
@@ -33,6 +34,7 @@ class RunProgress:
         self._live = sys.stderr.isatty()
         self._task = self._bar.add_task("", total=1)
         self._visit_share = 0.0
+        self._first: tuple[int, float] | None = None
 
     def begin_cell(self, cell: str, number: int, cells: int) -> None:
         number, cells = number + self._part.before, self._part.of or cells
@@ -41,12 +43,24 @@ class RunProgress:
         while self._announcements:
             note(self._announcements.pop(0))
         if not self._live:
-            note(f"cell {number + 1} of {cells}: {label}")
+            note(f"cell {number + 1} of {cells}: {label}{self._left(number, cells)}")
         self._bar.update(self._task, description=label, completed=number, total=cells)
+
+    def _left(self, number: int, cells: int) -> str:
+        """How long the other cells will take if they take as long as those so far; nothing before there is one."""
+        now_s = time.monotonic()
+        if self._first is None:
+            self._first = number, now_s
+            return ""
+        first, start_s = self._first
+        return f", about {(now_s - start_s) / (number - first) * (cells - number):.0f} s left"
 
     def took_paths(self, variant: str, ctas: Mapping[str, int]) -> None:
         if ctas:
             note(f"{variant}: " + ", ".join(f"{count} CTAs on path {path}" for path, count in ctas.items()))
+
+    def said(self, text: str) -> None:
+        note(text)
 
     def begin_rounds(self, visits: int | None) -> None:
         self._visit_share = 1 / visits if visits else 0.0

@@ -79,7 +79,7 @@ def _measure(
 
     chosen = backend_name or entry.backend
     with only_the_result_on_stdout():
-        backend, said = open_backend(chosen, entry.request.op)
+        backend, said = open_backend(chosen, entry.request.op, entry.request.pad_smem)
     if said:
         note(said)
     folder = results / backend.device.slug / name

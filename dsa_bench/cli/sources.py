@@ -25,10 +25,10 @@ def cells_of_inputs(ctx: typer.Context, file: str, op: Op) -> tuple[tuple[Sparse
     """The one cell that a file of inputs holds. Raises BadInput for an option beside it that says something else."""
     from dsa_bench.data.files import inputs_source
 
-    for name in _given(ctx, DATA_OPTIONS):
+    for name in given(ctx, DATA_OPTIONS):
         raise BadInput(f"{_flag(name)}: is no option beside --inputs, whose file holds every tensor; leave one out")
     source, shape = inputs_source(file)
-    for name in _given(ctx, SHAPE_OPTIONS):
+    for name in given(ctx, SHAPE_OPTIONS):
         asked, held = ctx.params[name], getattr(shape, name)
         if asked not in (held, [held]):
             values = asked if isinstance(asked, int) else " ".join(map(str, asked))
@@ -43,7 +43,7 @@ def with_scales(data: DataSpec, file: str, shape: SparseShape) -> DataSpec:
     return replace(data, source=scales_source(file, shape))
 
 
-def _given(ctx: typer.Context, names: tuple[str, ...]) -> list[str]:
+def given(ctx: typer.Context, names: tuple[str, ...]) -> list[str]:
     """Those options that the command line or the environment sets."""
     sources = {name: ctx.get_parameter_source(name) for name in names}
     return [name for name, source in sources.items() if source and source.name in ("COMMANDLINE", "ENVIRONMENT")]

@@ -2,19 +2,28 @@
 """What `dsa-bench decode` and `dsa-bench prefill` do with their options, which are the same but for a few."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dsa_bench.cli.console import emit
+from dsa_bench.cli import options as opt
+from dsa_bench.cli.console import emit, note
 from dsa_bench.cli.measure import judge, measure
 from dsa_bench.cli.sources import cells_of_inputs, with_scales
 from dsa_bench.cli.tables import print_tables
+from dsa_bench.model.costs import SplitCosts
+from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.request import DataSpec, Policy, SparseRequest
+from dsa_bench.model.request import SPLIT_KERNELS, DataSpec, Policy, SparseRequest
 from dsa_bench.model.shape import Op, SparseShape
+from dsa_bench.splits.model_file import read_model
+from dsa_bench.splits.registry import MODEL
+
+if TYPE_CHECKING:
+    from dsa_bench.backends.base import Backend
 
 DEFAULT_ROUNDS = 16
 
@@ -52,6 +61,10 @@ class SparseOptions:
     ceiling: bool | None
     tiles_per_split: tuple[int, ...] = (0,)
     dense: bool | None = False
+    rules: list[str] | None = None
+    model: Path | None = None
+    pad_smem: int = 0
+    splits: Path | None = None
 
     @classmethod
     def of(cls, ctx: typer.Context) -> "SparseOptions":
@@ -68,15 +81,28 @@ def measure_sparse(ctx: typer.Context, op: Op) -> None:
         from dsa_bench.sweep.plan import plan_document
 
         sms, resident = options.sms, options.resident
-        emit(plan_document(request, options.backend, None if sms is None or resident is None else sms * resident))
+        slots = None if sms is None or resident is None else DeviceSlots(sms, resident)
+        emit(plan_document(request, options.backend, slots))
         return
-    measured = measure(request, options.backend, options.record, options.resume, options.explain)
+    adapt = None if options.splits is None else _tuned(options.splits)
+    measured = measure(request, options.backend, options.record, options.resume, options.explain, adapt)
     if measured.failure is not None and not measured.run.visits:
         raise measured.failure
     tables = print_tables(measured.run, options.format)
     if measured.failure is not None:
         raise measured.failure
     judge(tables)
+
+
+def _tuned(file: Path) -> "Callable[[SparseRequest, Backend], SparseRequest]":
+    """What a request becomes with the map's choices in it. Raises BadInput naming file and place of a bad map."""
+    from dsa_bench.dispatch.map_file import read_map
+    from dsa_bench.sweep.tuned import with_tuned
+
+    splits_map = read_map(file)
+    return lambda request, backend: with_tuned(
+        request, backend, str(file), splits_map, lambda line: note(f"warning: {line}")
+    )
 
 
 def _request(ctx: typer.Context, op: Op, options: SparseOptions) -> SparseRequest:
@@ -90,7 +116,20 @@ def _request(ctx: typer.Context, op: Op, options: SparseOptions) -> SparseReques
         policy=Policy(rounds, options.budget, options.timer, options.l2),
         ceiling=options.ceiling,
         dense=options.dense,
+        rules=tuple(options.rules or ()),
+        costs=_costs(options),
+        pad_smem=options.pad_smem,
     )
+
+
+def _costs(options: SparseOptions) -> SplitCosts | None:
+    """The constants of the rule `model`, if it is asked for. Raises BadInput for options that do not go together."""
+    rules = options.rules or []
+    if rules and not set(options.kernels) & set(SPLIT_KERNELS):
+        raise BadInput("--rules: choose splits of int8-tc, and --kernels leaves it out")
+    if (MODEL in rules) != (options.model is not None):
+        raise BadInput("--rules model, --model FILE: go together; FILE is what `dsa-bench rule fit` wrote")
+    return None if options.model is None else read_model(options.model).costs
 
 
 def _cells(ctx: typer.Context, op: Op, options: SparseOptions) -> tuple[tuple[SparseShape, ...], DataSpec]:
@@ -113,10 +152,9 @@ def _refuse_contradictions(options: SparseOptions) -> None:
     """Raises BadInput naming the options that do not go together."""
     if options.resume and options.record is None:
         raise BadInput("--resume: needs --record FILE, the run to go on with")
-    if (options.sms is None) != (options.resident is None) or (options.sms is not None and not options.plan):
-        raise BadInput("--sms, --resident: go together and with --plan, where they stand for the device's facts")
-    if options.sms is not None and options.backend == "cpu":
-        raise BadInput("--sms, --resident: are facts of a GPU, and --backend cpu has none")
+    opt.refuse_lone_device_facts(options.sms, options.resident, options.plan, options.backend)
+    if options.plan and options.splits is not None:
+        raise BadInput("--splits: what a map chooses depends on the device, and --plan asks none; leave one out")
     if options.plan and (options.record is not None or options.explain):
         raise BadInput("--plan: measures nothing, so --record, --resume and --explain have no use beside it")
     if options.plan and options.format not in ("table", "json"):

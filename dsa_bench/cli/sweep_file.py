@@ -26,10 +26,10 @@ from dsa_bench.model.request import SparseRequest
 from dsa_bench.model.shape import OPS, Op
 
 COMMANDS: dict[Op, Callable[..., None]] = {"decode": decode, "prefill": prefill}
-NO_KEYS = frozenset({"ctx", "format", "record", "resume", "plan", "sms", "resident", "explain"})
-"""Options of a command that are about one call of it, and not about what is measured."""
-JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
-ARTICLES = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
+NO_KEYS = frozenset({"ctx", "format", "record", "resume", "plan", "sms", "resident", "explain", "splits"})
+"""Options of a command that are about one call of it, and not about what is measured; or about a map of its results."""
+JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean", Path: "string"}
+ARTICLES = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a string"}
 PLURALS = {int: "integers", str: "strings"}
 
 
@@ -76,7 +76,8 @@ class Key:
         return self._is_one(value)
 
     def _is_one(self, value: Any) -> bool:
-        return type(value) is self.type or (self.type is float and type(value) is int)
+        type_in_toml = str if self.type is Path else self.type
+        return type(value) is type_in_toml or (self.type is float and type(value) is int)
 
     def arguments(self, value: Any) -> list[str]:
         """The command line that says the same."""

@@ -55,6 +55,13 @@ def one_number(low: float, high: float = math.inf, *, open_low: bool = False) ->
     return lambda text: number(str(text), low, high, open_low=open_low)
 
 
+def percentage(text: str) -> float:
+    """A share from a percentage with its sign, above 0% and at most 50%: 0.5 could mean either of two things."""
+    if not str(text).endswith("%"):
+        raise typer.BadParameter(f"{text!r} is not a percentage such as 0.5%")
+    return number(str(text)[:-1], 0.0, 50.0, open_low=True) / 100
+
+
 def share(text: str) -> float:
     """A share: percent with its sign (`2%`), or a number below 1 (`0.02`). A bare 1 or more could mean either."""
     text = str(text)

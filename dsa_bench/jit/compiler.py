@@ -19,6 +19,8 @@ from dsa_bench.model.errors import BadInput, CannotMeasure, CompileFailed
 FLAGS = ("--std=c++17", "--ptxas-options=-v")
 """Options of every compilation. -v reports the resources; it changes the bytes of the CUBIN, so it is always on."""
 
+CACHES_SINCE = (12, 9)
+"""NVRTC from which it keeps a cache of its own. What it takes from there comes without a report of the resources."""
 TIMEOUT_S = 600.0
 
 
@@ -29,6 +31,12 @@ class Toolchain:
     version: str
     library: Path
     include: Path
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """(13, 0) of "13.0.88"."""
+        major, minor, *_ = self.version.split(".")
+        return int(major), int(minor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,7 @@ def compile_sources(sources: Sources, target: Target, defines: Mapping[str, int 
     options = [
         f"--gpu-architecture={target.sm}",
         *FLAGS,
+        *(["--no-cache"] if tools.release >= CACHES_SINCE else []),
         f"--include-path={tools.include}",
         *(f"--define-macro={name}={value}" for name, value in sorted(defines.items())),
     ]

@@ -6,12 +6,30 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceSlots:
+    """What a split rule may know of a device.
+
+    sms       multiprocessors (CPU backend: workers)
+    resident  CTAs of the split kernel that one of them holds at once
+    """
+
+    sms: int
+    resident: int
+
+    @property
+    def ctas(self) -> int:
+        """CTAs resident at once on the whole device: its `cta_slots`."""
+        return self.sms * self.resident
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceFacts:
     """Facts that decide a launch or that a reader needs to judge a time. A fact that is not known is None.
 
     sm_count            multiprocessors; on the CPU backend the workers
     compute_capability  "9.0"; None on the CPU
     l2_bytes            L2 size; None on the CPU, where the cache is not controlled
+    resident_ctas       CTAs of the split kernel, as it was launched, that one multiprocessor holds; 1 on the CPU
     driver, runtime     versions as the driver and the loaded run time report them
     """
 
@@ -24,6 +42,7 @@ class DeviceFacts:
     driver: str | None = None
     runtime: str | None = None
     compiler: str | None = None
+    resident_ctas: int | None = None
 
     @property
     def slug(self) -> str:

@@ -34,5 +34,9 @@ class VariantRefused(CannotMeasure):
     """One variant cannot be launched for a shape; the others can."""
 
 
+class NothingRecorded(CannotMeasure):
+    """The profiler saw no device event of a visit: of the kernels of some libraries CUPTI records none."""
+
+
 class CompileFailed(CannotMeasure):
     """A kernel did not compile, or compiled to something that may not be measured."""

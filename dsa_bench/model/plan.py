@@ -37,18 +37,25 @@ class SplitPlan:
 
 @dataclass(frozen=True, slots=True)
 class VariantPlan:
-    """One kernel with its effective geometry, and every requested tiles-per-split value that led to it.
+    """One kernel with its effective geometry, and every requested tiles-per-split value and rule that led to it.
 
     requested  tiles-per-split values as asked, 0 = the automatic rule; empty for a kernel that takes none
     ctas       thread blocks (CPU backend: tasks) of the launch
+    rules      names of the split rules that choose this launch, of those that were asked
     """
 
     kernel: str
     requested: tuple[int, ...]
     split: SplitPlan
     ctas: int
+    rules: tuple[str, ...] = ()
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the kernel takes a number of splits, so that its launches differ by it."""
+        return bool(self.requested or self.rules)
 
     @property
     def name(self) -> str:
         """The variant's name in records: equal launches have equal names."""
-        return f"{self.kernel}/splits={self.split.splits}" if self.requested else self.kernel
+        return f"{self.kernel}/splits={self.split.splits}" if self.is_split else self.kernel

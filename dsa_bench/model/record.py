@@ -36,6 +36,7 @@ class Header:
 class Check:
     """The correctness run of one variant in one cell, on the inputs that are timed afterwards.
 
+    rules           names of the split rules, of those asked, that choose this variant; absent in older records
     rms_error       RMS(out - reference) / RMS(reference) over the checked rows
     rounding_floor  the same for the FP64 reference rounded to BF16
     gathered_bytes  K and V bytes that one call gathers; None for dense attention, which gathers nothing, and in lines
@@ -55,6 +56,7 @@ class Check:
     reason: str | None
     rms_error: float | None
     rounding_floor: float | None
+    rules: tuple[str, ...] = ()
     gathered_bytes: int | None = None
     kind: Literal["check"] = "check"
 
@@ -90,7 +92,7 @@ class Visit(NamedTuple):
 
 
 Line = Header | Check | Visit
-LATER_FIELDS: dict[type, frozenset[str]] = {Check: frozenset({"gathered_bytes"})}
+LATER_FIELDS: dict[type, frozenset[str]] = {Check: frozenset({"rules", "gathered_bytes"})}
 """Fields that lines of this schema's first runs lack: a reader takes their default."""
 
 

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from dsa_bench.model.costs import SplitCosts
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.shape import Op, SparseShape
 
@@ -29,6 +30,11 @@ SPLIT_KERNELS = ("int8-tc", EMULATION)
 TIMERS = ("auto", "cupti", "events", "wall")
 L2_MODES = ("warm", "cold")
 BACKENDS = ("auto", "cpu", "cuda")
+MIN_TUNED_ROUNDS = 16
+"""Fewest rounds of a cell in a tuned map: halves of 8 have pairs enough to choose on one and score on the other.
+
+Also the fewest of a cell that ends because its intervals are narrow enough.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +91,16 @@ class DataSpec:
 class Policy:
     """How a run is measured (docs/measuring.md).
 
-    rounds  paired rounds for each cell, even; None takes as many mirrored pairs as `budget_s` allows
+    rounds     paired rounds for each cell, even; None takes as many mirrored pairs as `budget_s` allows
+    precision  half-width of the 95 % interval of each variant's ratio to the automatic rule at which a cell ends
+               before its rounds do; None never ends it so
     """
 
     rounds: int | None = 16
     budget_s: float | None = None
     timer: str = "auto"
     l2: str = "warm"
+    precision: float | None = None
 
     def __post_init__(self) -> None:
         if self.rounds is not None and (self.rounds < 2 or self.rounds % 2):
@@ -107,6 +116,10 @@ class SparseRequest:
     """A grid of cells of one operator and the variants to measure in each.
 
     ceiling  adds the kernels of CEILINGS; dense, dense attention. None for either: if the device turns out to be a GPU
+    rules    split rules whose own choice is measured too; costs, the constants of the rule `model`
+    pad_smem bytes of shared memory added to the split kernel, so that fewer of its CTAs are resident
+    tuned    for each shape the tiles per split that a tuned map gives it, 0 where it leaves it to the automatic rule;
+             measured too, as the rule `map`; empty without a map
     """
 
     shapes: tuple[SparseShape, ...]
@@ -116,11 +129,19 @@ class SparseRequest:
     policy: Policy = field(default_factory=Policy)
     ceiling: bool | None = False
     dense: bool | None = False
+    rules: tuple[str, ...] = ()
+    costs: SplitCosts | None = None
+    pad_smem: int = 0
+    tuned: tuple[int, ...] = ()
 
     @property
     def op(self) -> Op:
         """The operator, the same in every cell."""
         return self.shapes[0].op
+
+    def tuned_value(self, shape: SparseShape) -> int | None:
+        """The map's value for one of the shapes; None without a map."""
+        return self.tuned[self.shapes.index(shape)] if self.tuned else None
 
     @property
     def measured_kernels(self) -> tuple[str, ...]:

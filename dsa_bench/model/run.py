@@ -112,7 +112,7 @@ def _refuse_constant(text: str) -> float:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _CLASSES: dict[str, type[Header] | type[Check] | type[Visit]] = {"header": Header, "check": Check, "visit": Visit}
 _SEQUENCE = {Header: "argv", Check: "requested", Visit: "requested"}
-"""The one field of each line that JSON holds as a list and the dataclass as a tuple."""
+"""The field of each line that JSON holds as a list and the dataclass as a tuple; a check's rules are another."""
 
 
 def _line(content: Any, place: str) -> Line:
@@ -134,6 +134,8 @@ def _line(content: Any, place: str) -> Line:
         visit = Visit._make(map(fields.__getitem__, Visit._fields))  # a fifth of the time that keywords take
         _validate_times(visit, place)
         return visit
+    if "rules" in fields:
+        fields["rules"] = tuple(fields["rules"])
     line = cast("Callable[..., Header | Check]", cls)(**fields)
     if isinstance(line, Check):
         _validate_check(line, place)

@@ -26,7 +26,7 @@ def misfitting_field(cls: type, content: dict[str, Any]) -> str | None:
                 return f"{name} is {content[name]!r}"
         known.add(signature)
     for name, fits in containers.items():
-        if not fits(content[name]):
+        if name in content and not fits(content[name]):
             return f"{name} is {content[name]!r}"
     return None
 

@@ -3,7 +3,7 @@
 
 import re
 from dataclasses import asdict, dataclass, fields
-from typing import Literal
+from typing import Literal, cast
 
 from dsa_bench.model.errors import BadInput
 
@@ -94,6 +94,14 @@ CELL_KEY = re.compile(
     + "".join(f",{field.name}=[1-9][0-9]{{0,17}}" for field in fields(SparseShape) if field.name != "op")
 )
 """What `SparseShape.key` looks like."""
+
+
+def shape_of_key(key: str) -> SparseShape:
+    """The shape that a cell is named after. Raises BadInput if its sizes cannot be one, ValueError for no key."""
+    if not CELL_KEY.fullmatch(key):
+        raise ValueError(f"{key!r} names no shape")
+    (_, op), *sizes = (part.split("=", 1) for part in key.split(","))
+    return SparseShape(op=cast("Op", op), **{name: int(size) for name, size in sizes})
 
 
 def cache_row_offset(head: int, position: int, context: int, head_size: int) -> int:

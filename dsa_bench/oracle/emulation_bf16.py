@@ -5,13 +5,12 @@ Not emulated, as in oracle/emulation.py: the hardware's ex2, and the bits that t
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.shape import TILE
 from dsa_bench.oracle.attention import F64
 from dsa_bench.oracle.emulation import LOG2E, MMA_K, maximum, rescale_factor, without_infinity
-from dsa_bench.oracle.rounding import F32, exp2, toward_zero
+from dsa_bench.oracle.rounding import F32, dequantised, exp2, toward_zero
 
 
 @np.errstate(all="ignore")
@@ -25,8 +24,8 @@ def attend_row_bf16(inputs: SparseInputs, row: int, kv_head: int) -> F32:
     acc = np.zeros((group, inputs.shape.head_size), np.float32)
     for tile in np.unique(valid // TILE):
         positions = listed[valid[valid // TILE == tile]]
-        keys = dequantised(inputs.key[kv_head, positions], inputs.key_scale[kv_head])
-        values = dequantised(inputs.value[kv_head, positions], inputs.value_scale[kv_head])
+        keys = dequantised(inputs.key[kv_head, positions], inputs.key_scale[kv_head]).astype(np.float64)
+        values = dequantised(inputs.value[kv_head, positions], inputs.value_scale[kv_head]).astype(np.float64)
         x = _products(np.zeros((group, len(positions)), np.float32), query, keys.T) * np.float32(inputs.scale)
         top = maximum(m, x)
         rescale, m = rescale_factor(m, top), top
@@ -34,11 +33,6 @@ def attend_row_bf16(inputs: SparseInputs, row: int, kv_head: int) -> F32:
         l = l * rescale + p.sum(axis=1, dtype=np.float32)  # noqa: E741
         acc = _products(acc * rescale[:, None], p.astype(BF16).astype(np.float64), values)
     return np.where(l[:, None] == 0, np.float32(0), acc / l[:, None])
-
-
-def dequantised(codes: NDArray[np.int8], scale: F32) -> F64:
-    """fp32(code * scale) rounded to BF16."""
-    return (codes.astype(np.float32) * scale).astype(BF16).astype(np.float64)
 
 
 def _products(acc: F32, one: F64, other: F64) -> F32:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dsa_bench.model.inputs import BF16
 from dsa_bench.oracle.attention import F64
 
 F32 = NDArray[np.float32]
@@ -29,3 +30,8 @@ def significant(x: F64, bits: int) -> NDArray[Any]:
     """x rounded to so many significant bits, of any exponent."""
     mantissa, exponent = np.frexp(x)
     return np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
+
+
+def dequantised(codes: NDArray[np.int8], scale: F32) -> NDArray[np.generic]:
+    """BF16: fp32(code * scale), rounded to nearest. scale has the codes' last axis."""
+    return (codes.astype(np.float32) * scale).astype(BF16)

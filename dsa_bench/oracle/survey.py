@@ -9,8 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.inputs import BF16, SparseInputs
+from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.oracle.attention import F64, candidate_positions, folded_query, logits
+from dsa_bench.oracle.rounding import dequantised
 
 Rounded = Literal["query", "keys"]
 """What a kernel rounds before it multiplies: fp32(query * key_scale) to FP16, or fp32(code * key_scale) to BF16."""
@@ -59,7 +60,7 @@ def key_rounding(inputs: SparseInputs, kv_head: int, positions: NDArray[np.int64
     """[positions, head_size]: what rounding fp32(code * key_scale) to BF16 changes, that FP32 product included."""
     codes, scale = inputs.key[kv_head, positions], inputs.key_scale[kv_head]
     exact = codes.astype(np.float64) * scale.astype(np.float64)
-    return (codes.astype(np.float32) * scale).astype(BF16).astype(np.float64) - exact
+    return dequantised(codes, scale).astype(np.float64) - exact
 
 
 def query_rounding(folded: F64) -> F64:

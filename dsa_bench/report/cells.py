@@ -115,7 +115,7 @@ def cell_tables(run: Run) -> list[CellTable]:
         rounds.setdefault(cell, {}).setdefault((visits[0].timer, visits[0].l2), []).append(visits)
     return [
         _cell_table(cell, list(checks[cell].values()), of_mode)
-        for cell in sorted(checks, key=_order)
+        for cell in sorted(checks, key=cell_order)
         for _, of_mode in sorted(rounds.get(cell, {("", ""): []}).items())
     ]
 
@@ -125,7 +125,8 @@ def cell_shape(cell: str) -> dict[str, str]:
     return dict(part.split("=", 1) for part in cell.split(","))
 
 
-def _order(cell: str) -> tuple[Any, ...]:
+def cell_order(cell: str) -> tuple[Any, ...]:
+    """Sorts cells by the numbers of their shape."""
     return tuple(int(value) if value.isdecimal() else value for value in cell_shape(cell).values())
 
 

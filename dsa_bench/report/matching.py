@@ -30,14 +30,16 @@ class Mismatch:
 
 
 def device_mismatches(base: Header, head: Header) -> list[Mismatch]:
-    """Facts of the devices that differ. One that a header lacks is unknown, and so not equal."""
+    """Facts of the devices that differ, and padding that makes one another device. A fact that a header lacks is
+    unknown, and so not equal."""
     on_cpu = base.device.get("backend") == head.device.get("backend") == "cpu"
     names = HELD_ON_CPU if on_cpu else HELD
+    padding = [str(header.plan.get("pad_smem", 0)) for header in (base, head)]
     return [
         Mismatch(f"device.{name}", *(_fact(header.device.get(name)) for header in (base, head)))
         for name in names
         if base.device.get(name) is None or base.device.get(name) != head.device.get(name)
-    ]
+    ] + [Mismatch("pad_smem", *padding)] * (padding[0] != padding[1])
 
 
 def _fact(value: Any) -> str:

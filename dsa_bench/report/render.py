@@ -10,7 +10,7 @@ from typing import Any
 
 from dsa_bench.model.request import DENSE
 from dsa_bench.report.cells import CellTable, VariantRow
-from dsa_bench.report.words import conclusion, what_dense_is
+from dsa_bench.report.words import asked_for, conclusion, what_dense_is
 
 
 def flat_rows(tables: list[CellTable]) -> list[dict[str, Any]]:
@@ -52,6 +52,7 @@ def _flat(table: CellTable, row: VariantRow) -> dict[str, Any]:
         "dense_ratio": row.dense_ratio and row.dense_ratio.centre,
         "dense_ratio_low": row.dense_ratio and row.dense_ratio.low,
         "dense_ratio_high": row.dense_ratio and row.dense_ratio.high,
+        "rules": list(check.rules),
     }
 
 
@@ -77,8 +78,8 @@ def to_csv(tables: list[CellTable]) -> str:
         writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            requested = " ".join(map(str, row["tiles_per_split_requested"]))
-            writer.writerow({**row, "tiles_per_split_requested": requested})
+            joined = {name: " ".join(map(str, row[name])) for name in ("tiles_per_split_requested", "rules")}
+            writer.writerow({**row, **joined})
     return out.getvalue().rstrip("\n")
 
 
@@ -130,7 +131,7 @@ def _yardsticks(tables: list[CellTable]) -> list[str]:
 def _cells(row: VariantRow, tables: list[CellTable]) -> list[str]:
     """One variant as text, under `_columns`."""
     check, ratio = row.check, row.speedup
-    asked = " = ".join("auto" if value == 0 else str(value) for value in check.requested) or "-"
+    asked = " = ".join(asked_for(check)) or "-"
     time = row.status.replace("_", " ") if row.time_us is None else time_text(row.time_us)
     speedup = "-" if ratio is None else f"{ratio.centre:.2f}x"
     interval = "-" if ratio is None or ratio.interval is None else "{:.2f}-{:.2f}".format(*ratio.interval)

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: MIT
 """A cell's result in one sentence: which setting is fastest, by how much, how sure."""
 
+from dsa_bench.model.record import Check
 from dsa_bench.report.cells import CellTable, VariantRow
 from dsa_bench.stats.location import Estimate
+
+
+def asked_for(check: Check) -> list[str]:
+    """Every tiles-per-split value and rule that a variant stands for."""
+    return [*("auto" if value == 0 else str(value) for value in check.requested), *check.rules]
 
 
 def setting(row: VariantRow) -> str:
     """A variant as a person would name it."""
     check = row.check
-    if not check.requested:
-        return check.kernel
-    asked = " = ".join("auto" if value == 0 else str(value) for value in check.requested)
-    return f"{check.kernel} at {asked} tiles per split"
+    if check.requested:
+        return f"{check.kernel} at {' = '.join(asked_for(check))} tiles per split"
+    return f"{check.kernel} at {check.splits} splits ({' = '.join(check.rules)})" if check.rules else check.kernel
 
 
 def conclusion(table: CellTable) -> str:

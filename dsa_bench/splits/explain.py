@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: MIT
 """Why a launch has the geometry it has, in words."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.shape import SparseShape
-from dsa_bench.splits.geometry import AUTOMATIC, SparseGeometry, effective_variants
+from dsa_bench.splits.geometry import AUTOMATIC, NO_RULES, TUNED, SparseGeometry, effective_variants
+from dsa_bench.splits.registry import Rule
 from dsa_bench.splits.rules import MAX_SPLITS
 
 
 def explain_cell(
-    geometry: SparseGeometry, shape: SparseShape, kernels: Sequence[str], tiles_per_split: Sequence[int]
+    geometry: SparseGeometry,
+    shape: SparseShape,
+    kernels: Sequence[str],
+    tiles_per_split: Sequence[int],
+    rules: Mapping[str, Rule] = NO_RULES,
+    tuned: int | None = None,
 ) -> list[str]:
-    """One line for the cell, then one for each launch and each requested value that leads to it."""
-    variants = effective_variants(geometry, shape, kernels, tiles_per_split)
+    """One line for the cell, then one for each launch and each requested value or rule that leads to it."""
+    variants = effective_variants(geometry, shape, kernels, tiles_per_split, rules, tuned)
     head = f"rows {shape.rows}, context {shape.context}, candidates {shape.candidates}: {shape.tiles} tiles a row"
     return [head, *(f"  {line}" for variant in variants for line in _explain(geometry, shape, variant))]
 
@@ -22,9 +28,14 @@ def _explain(geometry: SparseGeometry, shape: SparseShape, variant: VariantPlan)
     plan = variant.split
     splits = f"{plan.splits} split{'s' if plan.splits > 1 else ''}"
     launch = f"{splits} of at most {plan.tiles_per_split} tiles, {variant.ctas} CTAs"
-    if not variant.requested:
+    if not variant.is_split:
         return [f"{variant.kernel}: {geometry.why(shape, None)} -> {launch}"]
-    return [f"{variant.kernel}, {_asked(geometry, shape, value)} -> {launch}" for value in variant.requested]
+    asked = [_asked(geometry, shape, value) for value in variant.requested]
+    return [f"{variant.kernel}, {why} -> {launch}" for why in (*asked, *map(_named, variant.rules))]
+
+
+def _named(rule: str) -> str:
+    return "the tuned map" if rule == TUNED else f"rule {rule}"
 
 
 def _asked(geometry: SparseGeometry, shape: SparseShape, value: int) -> str:

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: MIT
 """From a kernel, a shape and a requested tiles-per-split to the launch it becomes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Protocol
 
+from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import SPLIT_KERNELS
 from dsa_bench.model.shape import Op, SparseShape, ceil_div
 from dsa_bench.model.sides import plain_kernel
+from dsa_bench.splits.registry import Rule
 from dsa_bench.splits.rules import capped_splits, grouped_splits, seed_wave
 
 AUTOMATIC = 0
 """The requested value that asks for the automatic rule."""
+TUNED = "map"
+"""The name, among those of rules, of what a tuned map chooses."""
+NO_RULES: Mapping[str, Rule] = MappingProxyType({})
 GROUPED_HEADS_PER_CTA = 8
 GATHER_TILES_PER_SPLIT = (1, 2, 4)
 """The gather ceiling is the fastest of these: which one that is depends on the shape and the L2."""
@@ -21,8 +27,12 @@ GATHER_TILES_PER_SPLIT = (1, 2, 4)
 class SparseGeometry(Protocol):
     """How one backend shares out a call; `requested` is None for a kernel that takes no tiles per split.
 
+    slots  what the split rules see of the device
     Prefill has rows enough to fill a GPU: each row and KV head is one CTA, unsplit.
     """
+
+    @property
+    def slots(self) -> DeviceSlots: ...
 
     def plan(self, kernel: str, shape: SparseShape, requested: int | None) -> VariantPlan: ...
 
@@ -37,6 +47,10 @@ class CpuSparse:
 
     workers: int
 
+    @property
+    def slots(self) -> DeviceSlots:
+        return DeviceSlots(self.workers, 1)
+
     def plan(self, kernel: str, shape: SparseShape, requested: int | None) -> VariantPlan:
         if requested is None:
             return unsplit_plan(kernel, shape)
@@ -50,9 +64,17 @@ class CpuSparse:
 
 @dataclass(frozen=True, slots=True)
 class CudaSparse:
-    """`previous`: its own rule. `int8-tc`: seed_wave with SMs x resident CTAs slots. Ceilings: theirs."""
+    """`previous`: its own rule. `int8-tc`: seed_wave with SMs x resident CTAs slots. Ceilings: theirs.
+
+    cta_slots  CTAs of the split kernel resident at once on the device, `resident` of them on each multiprocessor
+    """
 
     cta_slots: int
+    resident: int = 1
+
+    @property
+    def slots(self) -> DeviceSlots:
+        return DeviceSlots(self.cta_slots // self.resident, self.resident)
 
     def plan(self, kernel: str, shape: SparseShape, requested: int | None) -> VariantPlan:
         if kernel == "copy" or shape.op == "prefill":
@@ -91,6 +113,12 @@ def int8_tc_plan(kernel: str, shape: SparseShape, requested: int, cta_slots: int
     return VariantPlan(kernel, (requested,), SplitPlan(shape.tiles, splits), shape.row_heads * splits)
 
 
+def rule_plan(kernel: str, shape: SparseShape, slots: DeviceSlots, rule: Rule) -> VariantPlan:
+    """The launch that a rule chooses, by splits: not every number of them can be asked for in tiles per split."""
+    splits = rule.splits(shape.tiles, shape.rows, shape.kv_heads, slots)
+    return VariantPlan(kernel, (), SplitPlan(shape.tiles, splits), shape.row_heads * splits, (rule.name,))
+
+
 def _requested(kernel: str, op: Op, tiles_per_split: Iterable[int]) -> Iterable[int | None]:
     if op == "prefill":
         return [None]
@@ -100,15 +128,28 @@ def _requested(kernel: str, op: Op, tiles_per_split: Iterable[int]) -> Iterable[
 
 
 def effective_variants(
-    geometry: SparseGeometry, shape: SparseShape, kernels: Iterable[str], tiles_per_split: Iterable[int]
+    geometry: SparseGeometry,
+    shape: SparseShape,
+    kernels: Iterable[str],
+    tiles_per_split: Iterable[int],
+    rules: Mapping[str, Rule] = NO_RULES,
+    tuned: int | None = None,
 ) -> list[VariantPlan]:
-    """Every distinct launch once, in the order asked for; values that lead to the same launch share it."""
+    """Every distinct launch once, in the order asked for; values and rules that lead to the same launch share it.
+
+    tuned  the value of a tuned map, which is measured as well
+    """
     by_name: dict[str, VariantPlan] = {}
     for kernel in kernels:
-        for requested in _requested(kernel, shape.op, tiles_per_split):
-            variant = geometry.plan(kernel, shape, requested)
+        planned = [geometry.plan(kernel, shape, value) for value in _requested(kernel, shape.op, tiles_per_split)]
+        if kernel in SPLIT_KERNELS and shape.op == "decode":
+            planned += [rule_plan(kernel, shape, geometry.slots, rule) for rule in rules.values()]
+            if tuned is not None:
+                planned.append(replace(geometry.plan(kernel, shape, tuned), rules=(TUNED,)))
+        for variant in planned:
             known = by_name.get(variant.name)
-            by_name[variant.name] = (
-                variant if known is None else replace(known, requested=(*known.requested, *variant.requested))
-            )
+            if known is not None:
+                requested = tuple(dict.fromkeys((*known.requested, *variant.requested)))
+                variant = replace(known, requested=requested, rules=(*known.rules, *variant.rules))
+            by_name[variant.name] = variant
     return list(by_name.values())

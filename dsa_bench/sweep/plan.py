@@ -8,11 +8,13 @@ from typing import Any
 from dsa_bench.backends.cpu.backend import cpu_device
 from dsa_bench.bench.select import refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
+from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import DENSE, SparseRequest
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry, effective_variants
+from dsa_bench.splits.registry import named_rules
 from dsa_bench.sweep.cpu_time import cpu_launch_s
 
 PLAN_SCHEMA = "dsa-bench/plan"
@@ -21,19 +23,21 @@ SETUP_S = 0.4
 GPU_VISIT_S = 0.004
 
 
-def plan_document(request: SparseRequest, backend: str, cta_slots: int | None) -> str:
-    """Requested configurations always; effective ones for the CPU backend or for given `cta_slots`; a time estimate.
+def plan_document(request: SparseRequest, backend: str, slots: DeviceSlots | None) -> str:
+    """Requested configurations always; effective ones for the CPU backend or for given `slots`; a time estimate.
 
     The estimate is rough: it knows the number of visits, not this machine.
     """
     refuse_gpu_timer(request.policy.timer, backend)
-    for flag, asked in (("--ceiling", request.ceiling), ("--dense", request.dense)):
+    gpu_options = {"--ceiling": request.ceiling, "--dense": request.dense, "--pad-smem": request.pad_smem}
+    for flag, asked in gpu_options.items():
         if asked and backend == "cpu":
             raise BadInput(f"{flag}: measures GPU kernels, and --backend cpu has none")
-    request = request.on("cpu" if cta_slots is None and backend != "cuda" else "cuda")
+    request = request.on("cpu" if slots is None and backend != "cuda" else "cuda")
     geometry: SparseGeometry | None = None
-    if cta_slots is not None:
-        geometry = CudaSparse(cta_slots)
+    cta_slots = None if slots is None else slots.ctas
+    if slots is not None:
+        geometry = CudaSparse(slots.ctas, slots.resident)
     elif backend == "cpu":
         geometry = CpuSparse(cpu_device().sm_count)
     document = {
@@ -44,6 +48,8 @@ def plan_document(request: SparseRequest, backend: str, cta_slots: int | None) -
         "cta_slots": cta_slots,
         "requested": [{**shape.sizes, **asked} for shape in request.shapes for asked in _asked_splits(request)],
         "kernels": [*request.measured_kernels, *([DENSE] if request.dense else [])],
+        "rules": list(request.rules),
+        "pad_smem": request.pad_smem,
         "effective": None if geometry is None else [_effective(request, geometry, shape) for shape in request.shapes],
         "data": asdict(request.data),
         "policy": asdict(request.policy),
@@ -58,7 +64,8 @@ def _asked_splits(request: SparseRequest) -> list[dict[str, int]]:
 
 
 def _effective(request: SparseRequest, geometry: SparseGeometry, shape: SparseShape) -> dict[str, Any]:
-    variants = effective_variants(geometry, shape, request.measured_kernels, request.tiles_per_split)
+    rules = named_rules(request.rules, request.costs)
+    variants = effective_variants(geometry, shape, request.measured_kernels, request.tiles_per_split, rules)
     return {**shape.sizes, "variants": [_variant(variant) for variant in variants]}
 
 
@@ -67,6 +74,7 @@ def _variant(variant: VariantPlan) -> dict[str, Any]:
         "name": variant.name,
         "kernel": variant.kernel,
         "requested": list(variant.requested),
+        "rules": list(variant.rules),
         "tiles_per_split": variant.split.tiles_per_split,
         "splits": variant.split.splits,
         "ctas": variant.ctas,
@@ -77,7 +85,7 @@ def _estimate_s(request: SparseRequest, backend: str, cta_slots: int | None) -> 
     if request.policy.budget_s is not None:
         return len(request.shapes) * SETUP_S + request.policy.budget_s
     assert request.policy.rounds is not None
-    values = 1 if request.op == "prefill" else len(request.tiles_per_split)
+    values = 1 if request.op == "prefill" else len(request.tiles_per_split) + len(request.rules)
     slots = 1 + bool(request.dense)
     slots += sum(values if kernel == "int8-tc" else 1 for kernel in request.measured_kernels)
     on_gpu = backend == "cuda" or cta_slots is not None

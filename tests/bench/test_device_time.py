@@ -52,3 +52,18 @@ def test_a_short_count_is_a_failed_visit_and_not_an_average_over_fewer() -> None
     assert failure.value.status == "no_events"
     with pytest.raises(VisitFailed):
         visit_timing([*call_at(0), *call_at(50)[:2]], KERNELS, 2, "fake")
+
+
+def test_a_call_of_unknown_kernels_is_all_of_its_device_work() -> None:
+    """A library's call: names are not known, and its union counts overlaps once."""
+    assert visit_timing([*call_at(0), *call_at(50)], None, 2, "fake") == pytest.approx((15.5, 15.5))
+    overlapping = [Activity("a", 0, 10_000), Activity("b", 8_000, 12_000)]
+    assert visit_timing(overlapping, None, 1, "fake", 2) == pytest.approx((12.0, 12.0))
+
+
+def test_a_short_count_of_unknown_kernels_is_a_failed_visit_once_one_call_is_known() -> None:
+    two_of_three = [*call_at(0), *call_at(50)]
+    with pytest.raises(VisitFailed, match="recorded 6 of 9"):
+        visit_timing(two_of_three, None, 3, "fake", 3)
+    with pytest.raises(VisitFailed):
+        visit_timing([*call_at(0), *call_at(50)[:2]], None, 2, "fake")

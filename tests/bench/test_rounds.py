@@ -231,3 +231,15 @@ def test_the_wall_timer_gives_the_median_of_its_calls(fake_variants: Make, monke
     timing = WallTimer().time(Variant("a", calls.append, variant.check), 3)
     assert timing == (5.0, 5.0)
     assert calls == [0, 1, 2]
+
+
+def test_enough_ends_a_cell_after_a_pair_and_never_before_one() -> None:
+    asked: list[int] = []
+
+    def enough() -> bool:
+        asked.append(1)
+        return len(asked) == 3
+
+    stop = Stop(100, enough=enough)
+    assert [stop.wants(index) for index in range(7)] == [True] * 6 + [False]
+    assert Stop(2, enough=lambda: False).wants(2) is False

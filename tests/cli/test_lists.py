@@ -66,8 +66,8 @@ def test_planned_geometry_for_given_device_facts(command: Command) -> None:
     (cell,) = document["effective"]
     assert document["cta_slots"] == 396
     assert cell["variants"][1] == {
-        "name": "int8-tc/splits=16", "kernel": "int8-tc", "requested": [0, 2], "tiles_per_split": 2, "splits": 16,
-        "ctas": 256,
+        "name": "int8-tc/splits=16", "kernel": "int8-tc", "requested": [0, 2], "rules": [], "tiles_per_split": 2,
+        "splits": 16, "ctas": 256,
     }  # fmt: skip
     assert plan(command, "--rows", "8")["effective"] is None
     assert plan(command, "--rows", "8", "--backend", "cpu")["effective"][0]["variants"][0]["splits"] == 1

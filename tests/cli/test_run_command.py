@@ -60,7 +60,7 @@ def test_each_entry_is_one_record_in_the_sweeps_folder(run: Any, tmp_path: Path)
     assert [dict(cell_parts(cell))["rows"] for cell, _, _ in complete_rounds(runs[0])] == ["2", "2", "1", "1"]
     said = outcome.err.splitlines()
     assert said[0] == "dsa-bench: small-1: 2 entries, 3 cells, about 1 s in all"
-    assert [line.partition(":")[2].strip() for line in said[1:]] == [
+    assert [line.partition(":")[2].partition(", about")[0].strip() for line in said[1:]] == [
         "cell 1 of 3: rows 2, context 128, candidates 64",
         "cell 2 of 3: rows 1, context 128, candidates 64",
         "cell 3 of 3: rows 16, context 128, candidates 64",
@@ -134,7 +134,7 @@ def test_a_wrong_kernel_is_exit_1_and_the_rest_is_measured(
 
     monkeypatch.setattr(
         "dsa_bench.backends.select.open_backend",
-        lambda name, op: ((tampered_backend(tamper) if op == "decode" else CpuBackend()), None),
+        lambda name, op, pad: ((tampered_backend(tamper) if op == "decode" else CpuBackend()), None),
     )
     outcome = run()
     assert outcome.code == 1
@@ -145,7 +145,7 @@ def test_a_wrong_kernel_is_exit_1_and_the_rest_is_measured(
 def test_a_failure_half_way_still_names_what_was_measured(
     run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def open_backend(name: str, op: str) -> Any:
+    def open_backend(name: str, op: str, pad_smem: int) -> Any:
         if op == "prefill":
             raise CannotMeasure("--backend cuda: the device is gone")
         return CpuBackend(), None

@@ -10,6 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from map_doubles import splits_map
+from sweep_doubles import swept
+
+from dsa_bench.dispatch.map_file import write_map
+from dsa_bench.model.run import RunWriter
+from dsa_bench.model.shape import SparseShape
 
 HEAVY = {"numpy", "rich", "pandas", "matplotlib", "ml_dtypes"}
 GPU = {"cupy", "cuda", "cupti", "torch", "pynvml"}
@@ -57,7 +63,12 @@ def test_importing_loads_nothing(probe: Any) -> None:
         ["decode", "--help"],
         ["report", "--help"],
         ["check", "--help"],
+        ["tune", "--help"],
+        ["map", "--help"],
+        ["map", "explain", "--help"],
         ["decode", "--rows", "x"],
+        ["rule", "score", "--help"],
+        ["regret", "--help"],
         ["compare", "--help"],
         ["ab", "--help"],
         ["run", "--help"],
@@ -74,6 +85,12 @@ def test_parsing_options_loads_nothing_heavy(probe: Any, argv: list[str]) -> Non
 def test_planning_and_reporting_touch_no_gpu(probe: Any, two_cells: Any, tmp_path: Path, root: Path) -> None:
     """F1, NVIDIA/cudf#6602, and F6: commands that measure nothing."""
     record = str(two_cells.write(tmp_path / "r.jsonl"))
+    sweep, tuned = tmp_path / "sweep.jsonl", str(tmp_path / "splits.json")
+    run = swept([SparseShape(1)], lambda *_: 10.0)
+    with RunWriter(sweep) as writer:
+        for line in (run.header, *run.checks, *run.visits):
+            writer.append(line)
+    write_map(Path(tuned), splits_map())
     statement = "from dsa_bench.cli.main import run; " + "; ".join(
         f"assert run({argv}) == 0"
         for argv in (
@@ -83,6 +100,16 @@ def test_planning_and_reporting_touch_no_gpu(probe: Any, two_cells: Any, tmp_pat
             ["compare", record, record],
             ["run", str(root / "sweeps" / "seed-decode.toml"), "--plan"],
             ["report", record, "--format", "json"],
+            ["tune", "--plan"],
+            ["tune", "--from", str(sweep)],
+            ["map", "show", tuned],
+            ["map", "validate", tuned],
+            ["map", "diff", tuned, tuned],
+            ["map", "merge", tuned, tuned],
+            ["map", "export", "ort", tuned],
+            ["regret", record],
+            ["rule", "score", record, "--format", "json"],
+            ["rule", "show", "fa2", "--rows", "8", "--candidates", "2048", "--sms", "132", "--resident", "3"],
         )
     )
     modules, driver = probe(statement)

@@ -162,6 +162,24 @@ def test_a_dead_worker_is_a_message(root: Path, monkeypatch: pytest.MonkeyPatch,
         modules.compile_modules(["dsa/scale"], Target(90, "a"), root=root)
 
 
+@pytest.mark.parametrize(("version", "asked"), [("12.8.93", False), ("12.9.41", True), ("13.0", True)])
+def test_the_compilers_own_cache_is_not_asked(
+    root: Path, monkeypatch: pytest.MonkeyPatch, version: str, asked: bool
+) -> None:
+    """Where an edit leaves a module's PTX as it was, NVRTC's cache (12.9 on) would give code without a report."""
+    seen: list[worker.Request] = []
+
+    def answer(request: worker.Request, timeout_s: float) -> worker.Reply:
+        seen.append(request)
+        return worker.Reply(None, "stop")
+
+    monkeypatch.setattr(compiler, "toolchain", lambda: compiler.Toolchain(version, Path("lib"), Path("include")))
+    monkeypatch.setattr(compiler, "compile_in_worker", answer)
+    with pytest.raises(CompileFailed, match="stop"):
+        modules.compile_modules(["dsa/scale"], Target(90, "a"), root=root)
+    assert ("--no-cache" in seen[0].options) == asked
+
+
 @pytest.mark.parametrize(
     ("log", "line"),
     [

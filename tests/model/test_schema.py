@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dsa_bench.model.errors import BadInput
 from dsa_bench.model.record import LATER_FIELDS, Check, Header, Visit, line_content
 from dsa_bench.model.run import read_run
 from dsa_bench.model.schema import misfitting_field, record_schema
@@ -57,10 +58,14 @@ def test_missing_and_unknown_fields_are_named(two_cells: Any, cls: type) -> None
 
 def test_lines_from_before_a_field_are_read_with_its_default(two_cells: Any, tmp_path: Path) -> None:
     path = two_cells.write(tmp_path / "r.jsonl")
-    assert '"gathered_bytes":null,' in path.read_text()
-    path.write_text(path.read_text().replace('"gathered_bytes":null,', ""))
+    whole, later = path.read_text(), '"rules":[],"gathered_bytes":null,'
+    assert later in whole
+    path.write_text(whole.replace(later, ""))
     run = read_run(path)
-    assert [check.gathered_bytes for check in run.checks] == [None] * len(run.checks)
+    assert [(check.gathered_bytes, check.rules) for check in run.checks] == [(None, ())] * len(run.checks)
     jsonschema = pytest.importorskip("jsonschema")
     for line in path.read_text().splitlines():
         jsonschema.Draft202012Validator(record_schema()).validate(json.loads(line))
+    path.write_text(whole.replace('"rules":[]', '"rules":["fa2",3]', 1))
+    with pytest.raises(BadInput, match="rules is"):
+        read_run(path)

@@ -9,7 +9,7 @@ import pytest
 
 from dsa_bench.oracle.attention import candidate_positions, logits, reference
 from dsa_bench.oracle.cases.case import Case, Limit, Tolerance
-from dsa_bench.oracle.cases.catalog import DECODE_CASES
+from dsa_bench.oracle.cases.catalog import DECODE_CASES, PREFILL_CASES
 from dsa_bench.oracle.cases.pairs import FLOAT_VALUE_SCALE
 from dsa_bench.oracle.tolerance import CODE_MAX, LARGE_VALUE_SCALE, fp16_bound, fp32_bound, query_load
 
@@ -80,10 +80,35 @@ def test_a_limit_holds_for_its_kernel_and_its_backend() -> None:
 
 def test_the_page_lists_every_case_and_every_limit(root: Path) -> None:
     page = (root / "docs" / "numerics.md").read_text()
+    listed = DECODE_CASES | {name: case for name, case in PREFILL_CASES.items() if name not in DECODE_CASES}
     assert re.findall(r"^\| `([a-z0-9.-]+)` \| .* \| (\S+) \|$", page, re.MULTILINE) == [
-        (case.name, case.path or "-") for case in DECODE_CASES.values()
+        (case.name, case.path or "-") for case in listed.values()
     ]
-    for case in DECODE_CASES.values():
+    for case in (*DECODE_CASES.values(), *PREFILL_CASES.values()):
         assert case.shows in page
         for limit in case.limits:
             assert f"| `{case.name}` | {limit.reason} |" in page
+
+
+def test_prefill_has_every_case_of_decode_unsplit_and_more_rows() -> None:
+    assert list(PREFILL_CASES)[: len(DECODE_CASES)] == list(DECODE_CASES)
+    rows: set[int] = set()
+    groups: set[int] = set()
+    for case in PREFILL_CASES.values():
+        assert case.tiles_per_split == (0,)
+        for setting in () if case.name.startswith(("list-", "model-like-1")) else case.settings:
+            shape = setting.build().shape
+            assert shape.op == "prefill"
+            rows.add(shape.rows)
+            groups.add(shape.group)
+    assert {9, 128} <= rows
+    assert groups == set(range(1, 17))
+
+
+def test_every_limit_of_the_bf16_prefill_is_its_emulations() -> None:
+    """What the GPU's `previous` declares is what the emulation shows, and nothing more."""
+    for case in PREFILL_CASES.values():
+        on_gpu = case.limit("previous", "cuda")
+        emulated = case.limit("emulation-bf16", "cpu")
+        assert (on_gpu is None) == (emulated is None), case.name
+        assert on_gpu is None or emulated is None or on_gpu.times == emulated.times

@@ -266,6 +266,13 @@ def test_facts_that_a_header_lacks_are_unknown_and_not_equal(recorded: Any) -> N
         compare(run, run)
 
 
+def test_padded_shared_memory_is_another_device(recorded: Any) -> None:
+    base, head = (recorded({1: {AUTO: 10.0}}, plan={"op": "decode", "pad_smem": padding}) for padding in (0, 40000))
+    with pytest.raises(BadInput, match="pad_smem: base 0, head 40000"):
+        compare(base, head)
+    assert compare(recorded({1: {AUTO: 10.0}}), base).rows[0].status == "same", "older records have none"
+
+
 def test_a_newer_compiler_is_said_and_not_refused(recorded: Any) -> None:
     base = recorded({1: {AUTO: 10.0}}, device=GPU)
     head = recorded({1: {AUTO: 10.0}}, device=GPU | {"compiler": "NVRTC 13.5"}, versions={"numpy": "2.1.0"})

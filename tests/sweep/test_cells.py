@@ -37,11 +37,15 @@ class Listener:
         self.cells: list[tuple[str, int, int]] = []
         self.planned: list[int | None] = []
         self.paths: dict[str, dict[str, int]] = {}
+        self.heard: list[str] = []
         self.visits = 0
         self._interrupt_after = interrupt_after
 
     def begin_cell(self, cell: str, number: int, cells: int) -> None:
         self.cells.append((cell, number, cells))
+
+    def said(self, text: str) -> None:
+        self.heard.append(text)
 
     def took_paths(self, variant: str, ctas: Any) -> None:
         self.paths[variant] = dict(ctas)

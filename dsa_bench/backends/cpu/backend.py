@@ -29,7 +29,9 @@ from dsa_bench.splits.geometry import CpuSparse, SparseGeometry
 
 def cpu_device() -> DeviceFacts:
     """The CPU as a device: sm_count = workers, one resident task each."""
-    return DeviceFacts(backend="cpu", name=_cpu_model(), sm_count=_workers(), runtime=f"numpy {np.__version__}")
+    return DeviceFacts(
+        backend="cpu", name=_cpu_model(), sm_count=_workers(), runtime=f"numpy {np.__version__}", resident_ctas=1
+    )
 
 
 def _workers() -> int:
@@ -104,7 +106,7 @@ class CpuSparseBuffers:
             return self._emulated_launch(variant)
         if variant.kernel == BF16_EMULATION:
             return self._bf16_launch()
-        return self._split_launch(variant) if variant.requested else self._unsplit_launch()
+        return self._split_launch(variant) if variant.is_split else self._unsplit_launch()
 
     def paths(self, variant: VariantPlan) -> dict[str, int] | None:
         """See backends.base.TellsPaths: the emulation can tell; the other kernels compute in one way."""

@@ -2,6 +2,7 @@
 """The GPU backend: compile what this device runs, load it, and launch it on a stream of its own."""
 
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ DEVICE_KERNELS: dict[Op, dict[str, tuple[str, ...]]] = {
     },
     "prefill": {"previous": ("prefill_bf16",), "int8-tc": ("prefill_int8_tc",), **CEILING_KERNELS},
 }
+SPLIT_KERNEL = "decode_int8_tc"
 PORTABLE = ("dsa/decode_grouped", "dsa/merge")
 """Modules that need no tensor cores and no cp.async."""
 TENSOR_CORE_SM = 80
@@ -56,12 +58,15 @@ COLD_L2_SIZES = 2
 class CudaBackend:
     """Device 0, the kernels of one operator and one non-blocking stream.
 
-    kernels  another folder of kernels than this installation's; stream  another backend's, to be measured with it
+    kernels   another folder of kernels than this installation's; stream  another backend's, to be measured with it
+    pad_smem  bytes of shared memory added to each launch of the split kernel, so that fewer of its CTAs are resident
+    Raises BadInput if a block has no room for the padding.
     """
 
-    def __init__(self, op: Op = "decode", kernels: Path | None = None, stream: Any = None) -> None:
+    def __init__(self, op: Op = "decode", kernels: Path | None = None, stream: Any = None, pad_smem: int = 0) -> None:
         self.op: Op = op
         self.device = cuda_device()
+        self._pad_smem = pad_smem
         self.stream: Any = stream or load("cupy").cuda.Stream(non_blocking=True)
         self._root = kernels
         self._target = device_target(self.device.compute_capability or "")
@@ -71,9 +76,10 @@ class CudaBackend:
         }
         self._failures: dict[str, CompileFailed] = {}
         self._kernels = self._load_kernels()
-        tensor_core = self._kernels.get("decode_int8_tc")
+        tensor_core = self._kernels.get(SPLIT_KERNEL)
         resident = tensor_core.resident_ctas() if tensor_core is not None else 1  # it is refused, but by its name
-        self.geometry: SparseGeometry = CudaSparse(self.device.sm_count * resident)
+        self.geometry: SparseGeometry = CudaSparse(self.device.sm_count * resident, resident)
+        self.device = replace(self.device, resident_ctas=None if tensor_core is None else resident)
         self._launcher = SparseLauncher(self._kernels, self.stream, programmatic=self._target.number >= PROGRAMMATIC_SM)
 
     def kernel_hash(self, kernel: str) -> str:
@@ -148,8 +154,11 @@ class CudaBackend:
                 self._failures[name] = outcome
                 continue
             module = load_module(outcome)
-            kernels.update({name: Kernel(module, name) for name in outcome.kernels})
+            kernels.update({name: Kernel(module, name, self._padding(name)) for name in outcome.kernels})
         return kernels
+
+    def _padding(self, kernel: str) -> int:
+        return self._pad_smem if kernel == SPLIT_KERNEL else 0
 
     def _require(self, kernel: str) -> None:
         for module in MODULES[self.op][kernel]:

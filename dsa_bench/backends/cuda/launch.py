@@ -9,23 +9,30 @@ from numpy.typing import NDArray
 
 from dsa_bench.jit.load import LoadedModule
 from dsa_bench.jit.optional import load
-from dsa_bench.model.errors import CannotMeasure, VariantRefused
+from dsa_bench.model.errors import BadInput, CannotMeasure, VariantRefused
 
 Argument = Any
 """A NumPy scalar of the parameter's type, or a device array, passed as its pointer."""
 
 
 class Kernel:
-    """One kernel of a loaded module, its shared memory limit raised to what the module publishes."""
+    """One kernel of a loaded module, its shared memory limit raised to what a launch takes.
 
-    def __init__(self, module: LoadedModule, name: str) -> None:
+    pad_smem  bytes that each launch takes beyond what the module publishes
+    Raises BadInput if a block of the device has less shared memory.
+    """
+
+    def __init__(self, module: LoadedModule, name: str, pad_smem: int = 0) -> None:
         self._driver = load("cuda.bindings.driver")
         self._owner = module.function(name)  # keeps the module loaded
         self.name = name
         self.facts = module.compiled.kernels[name]
         self.function = self._driver.CUfunction(self._owner.ptr)
+        self.dynamic_smem_bytes = self.facts.dynamic_smem_bytes + pad_smem
+        if pad_smem:
+            self._refuse_beyond_block(pad_smem)
         limit = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self.check(self._driver.cuFuncSetAttribute(self.function, limit, self.facts.dynamic_smem_bytes))
+        self.check(self._driver.cuFuncSetAttribute(self.function, limit, self.dynamic_smem_bytes))
 
     @property
     def threads(self) -> int:
@@ -36,9 +43,20 @@ class Kernel:
         """CTAs that one multiprocessor holds at once, as the driver counts."""
         return self.check(
             self._driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                self.function, self.threads, self.facts.dynamic_smem_bytes
+                self.function, self.threads, self.dynamic_smem_bytes
             )
         )
+
+    def _refuse_beyond_block(self, pad_smem: int) -> None:
+        """A block's shared memory is static and dynamic together, up to what the device lets a kernel opt in to."""
+        attribute = self._driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        most = self.check(self._driver.cuDeviceGetAttribute(attribute, self.check(self._driver.cuCtxGetDevice())))
+        room = most - self.facts.static_smem_bytes - self.facts.dynamic_smem_bytes
+        if pad_smem > room:
+            raise BadInput(
+                f"--pad-smem {pad_smem}: {self.name} then needs {most - room + pad_smem} bytes of shared memory, and a "
+                f"block of this device has {most}; ask for at most {room}"
+            )
 
     def check(self, result: tuple[Any, ...]) -> Any:
         """The value of a driver call. CannotMeasure naming the kernel and the driver's error."""
@@ -69,7 +87,7 @@ class KernelLaunch:
         self._config = driver.CUlaunchConfig()
         self._config.gridDimX, self._config.gridDimY, self._config.gridDimZ = grid
         self._config.blockDimX, self._config.blockDimY, self._config.blockDimZ = kernel.threads, 1, 1
-        self._config.sharedMemBytes = kernel.facts.dynamic_smem_bytes
+        self._config.sharedMemBytes = kernel.dynamic_smem_bytes
         self._config.hStream = stream.ptr
         if dependent:
             attribute = driver.CUlaunchAttribute()

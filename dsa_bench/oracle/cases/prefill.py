@@ -92,8 +92,13 @@ _BF16: Mapping[str, tuple[str, float]] = {
     "two-scales": (_COARSE, 2.5),
     **dict.fromkeys(("model-like-1", "model-like-8", "model-like-128"), (_COARSE, 3.0)),
     "huge-queries": ("keys in BF16 move logits of 10^9 by more than any bound can follow", 1.0),
-    **{f"sink-{lead}": (_COARSE, 6.0) for lead in (4, 8, 12, 16, 20, 24)},
-    "single-channel-sink-16": (_COARSE, 16.0),
+    "sink-4": (_COARSE, 2.5),
+    "sink-8": (_COARSE, 4.0),
+    "sink-12": (_COARSE, 5.5),
+    "sink-16": (_COARSE, 5.5),
+    "sink-20": (_COARSE, 6.5),
+    "sink-24": (_COARSE, 6.5),
+    "single-channel-sink-16": (_COARSE, 18.0),
 }
 """What `previous` cannot hold: the reason, and how many times the tolerance it may show (emulated; inf: not FP64's)."""
 

@@ -15,7 +15,8 @@ from dsa_bench.bench.rounds import pilot
 from dsa_bench.bench.select import open_timer
 from dsa_bench.bench.variant import Checked, Variant
 from dsa_bench.data.synthetic import sparse_inputs
-from dsa_bench.model.errors import CannotMeasure
+from dsa_bench.jit.optional import load
+from dsa_bench.model.errors import BadInput, CannotMeasure
 from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import SparseShape
 
@@ -43,6 +44,27 @@ def test_cupti_and_events_agree_on_a_stream_that_is_not_the_default(backend: Any
         by_events = [events.time(measured, 200).call_us for _ in range(5)]
         by_cupti = [cupti.time(measured, 200).call_us for _ in range(5)]
         assert np.median(by_cupti) == pytest.approx(np.median(by_events), rel=0.1)
+
+
+def test_padded_shared_memory_leaves_fewer_ctas_resident_and_the_result_as_it_is(backend: Any) -> None:
+    """The slots follow the driver's occupancy with the padding, and so does the automatic rule."""
+    from dsa_bench.backends.cuda.backend import CudaBackend
+
+    inputs = sparse_inputs(SHAPE, DataSpec())
+    plain = backend.load(inputs, "warm")
+    plan = backend.geometry.plan("int8-tc", SHAPE, 4)
+    expected = run_poisoned(plain.launcher(plan), plain)
+    kernel = backend._kernels["decode_int8_tc"]
+    properties = load("cupy").cuda.runtime.getDeviceProperties(0)
+    most = properties["sharedMemPerBlockOptin"] - kernel.facts.static_smem_bytes - kernel.facts.dynamic_smem_bytes
+    padded = CudaBackend(pad_smem=most, stream=backend.stream)
+    assert padded.device.resident_ctas == padded.geometry.slots.resident == 1
+    assert padded.geometry.slots.ctas == padded.device.sm_count
+    assert (backend.device.resident_ctas or 0) > 1
+    buffers = padded.load(inputs, "warm")
+    assert np.array_equal(run_poisoned(buffers.launcher(plan), buffers).view(np.uint16), expected.view(np.uint16))
+    with pytest.raises(BadInput, match=f"ask for at most {most}"):
+        CudaBackend(pad_smem=most + 1, stream=backend.stream)
 
 
 def test_kernel_records_are_read_where_cupti_says_they_lie(backend: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dsa_bench.backends.cuda import backend as cuda
-from dsa_bench.backends.cuda import memory
+from dsa_bench.backends.cuda import launch, memory
 from dsa_bench.backends.select import open_backend
 from dsa_bench.bench import gpu_timers, profilers
 from dsa_bench.bench.select import open_timer
@@ -25,7 +25,7 @@ SHAPE = SparseShape(1, 256, 128)
 def device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., cuda.CudaBackend]:
     """`device("7.5")` opens a backend on such a device; `broken` names modules that do not compile."""
 
-    def make(capability: str, broken: tuple[str, ...] = ()) -> cuda.CudaBackend:
+    def make(capability: str, broken: tuple[str, ...] = (), pad_smem: int = 0) -> cuda.CudaBackend:
         facts = DeviceFacts("cuda", "Fake", 40, capability, 4 << 20)
 
         def compile_each(names: list[str], *_: Any, **__: Any) -> dict[str, Any]:
@@ -35,8 +35,12 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., cuda.CudaBackend]:
         monkeypatch.setattr(cuda, "cuda_device", lambda: facts)
         monkeypatch.setattr(cuda, "compile_each", compile_each)
         monkeypatch.setattr(cuda, "load_module", lambda compiled: compiled)
-        monkeypatch.setattr(cuda, "Kernel", lambda _, name: SimpleNamespace(name=name, resident_ctas=lambda: 3))
-        return cuda.CudaBackend(stream=SimpleNamespace(ptr=1, synchronize=lambda: None))
+
+        def kernel(_: Any, name: str, pad: int) -> Any:
+            return SimpleNamespace(name=name, pad=pad, resident_ctas=lambda: 1 if pad else 3)
+
+        monkeypatch.setattr(cuda, "Kernel", kernel)
+        return cuda.CudaBackend(stream=SimpleNamespace(ptr=1, synchronize=lambda: None), pad_smem=pad_smem)
 
     return make
 
@@ -72,6 +76,60 @@ def test_a_kernel_that_does_not_compile_takes_only_its_own_variants_along(device
 
 def test_slots_are_sms_times_resident_ctas(device: Any) -> None:
     assert device("9.0").geometry.plan("int8-tc", SparseShape(8), 0).split.splits == 4  # 120 slots: 4 x 16 CTAs fit
+
+
+def test_padding_reaches_the_split_kernel_alone_and_the_slots_follow(device: Any) -> None:
+    """The occupancy with the padding decides the rule's slots, and what the record says of the device."""
+    plain, padded = device("9.0"), device("9.0", pad_smem=40_000)
+    assert {name: kernel.pad for name, kernel in padded._kernels.items() if kernel.pad} == {"decode_int8_tc": 40_000}
+    assert (plain.geometry.slots.ctas, padded.geometry.slots.ctas) == (120, 40)
+    assert (plain.device.resident_ctas, padded.device.resident_ctas) == (3, 1)
+    assert padded.geometry.plan("int8-tc", SparseShape(8), 0).split.splits == 2  # 40 slots: 2 x 16 CTAs fit
+    assert device("7.5").device.resident_ctas is None
+
+
+class FakeDriver:
+    """An H200's shared memory, and what a kernel asked for."""
+
+    CUfunction = staticmethod(lambda pointer: pointer)
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="limit")
+    CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN="opt in")
+    CUresult = SimpleNamespace(CUDA_SUCCESS=0)
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def cuCtxGetDevice(self) -> tuple[int, int]:
+        return 0, 0
+
+    def cuDeviceGetAttribute(self, attribute: str, _: int) -> tuple[int, int]:
+        assert attribute == "opt in"
+        return 0, 232_448
+
+    def cuFuncSetAttribute(self, _: int, attribute: str, value: int) -> tuple[int]:
+        assert attribute == "limit"
+        self.asked.append(value)
+        return (0,)
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, _: int, threads: int, smem: int) -> tuple[int, int]:
+        return 0, 232_448 // (smem + 1024)
+
+
+def test_a_padded_kernel_asks_for_its_own_and_the_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver()
+    monkeypatch.setattr(launch, "load", lambda _: driver)
+    facts = SimpleNamespace(dynamic_smem_bytes=70_000, static_smem_bytes=48, constants={"threads": 128})
+    module: Any = SimpleNamespace(
+        function=lambda _: SimpleNamespace(ptr=1), compiled=SimpleNamespace(kernels={"decode_int8_tc": facts})
+    )
+    assert launch.Kernel(module, "decode_int8_tc").resident_ctas() == 3
+    assert launch.Kernel(module, "decode_int8_tc", 100_000).resident_ctas() == 1
+    assert launch.Kernel(module, "decode_int8_tc", 162_400).dynamic_smem_bytes == 232_400
+    assert driver.asked == [70_000, 170_000, 232_400]
+    with pytest.raises(
+        BadInput, match=r"--pad-smem 162401: .* needs 232449 bytes .* has 232448; ask for at most 162400"
+    ):
+        launch.Kernel(module, "decode_int8_tc", 162_401)
 
 
 def test_cupti_that_is_not_permitted_is_an_error_or_a_fall_back_that_is_said(

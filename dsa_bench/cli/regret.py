@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: MIT
+"""`dsa-bench regret`."""
+
+from dsa_bench.cli import options as opt
+from dsa_bench.cli.console import emit
+from dsa_bench.model.errors import GateFailed
+from dsa_bench.splits.registry import AUTO
+
+
+def regret(
+    run: opt.RunFile,
+    rule: opt.ScoredRules = None,
+    model: opt.Model = None,
+    resident: opt.RecordedResident = None,
+    max_regret: opt.MaxRegret = None,
+    format: opt.Format = "table",
+) -> None:
+    """What a split rule's choices cost against the best measured ones, cross-fitted: for each shape and overall.
+
+    Without --rule: auto, whatever ran for 0 tiles per split. --max-regret is exit 1 if the mean's interval lies above
+    it, and if a shape or the interval is missing.
+    """
+    from dsa_bench.cli.scores import scores_of
+    from dsa_bench.report.regret import beyond
+    from dsa_bench.report.regret_render import REGRET_WRITERS
+
+    scores = scores_of(run, rule or [AUTO], model, resident)
+    emit(REGRET_WRITERS[format](scores))
+    failures = [] if max_regret is None else beyond(scores, max_regret)
+    if failures:
+        raise GateFailed(f"--max-regret: {'; '.join(failures)}")

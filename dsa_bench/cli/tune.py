@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: MIT
+"""`dsa-bench tune`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsa_bench.cli import options as opt
+from dsa_bench.cli.console import emit, note
+from dsa_bench.cli.measure import measure
+from dsa_bench.cli.sources import given, with_scales
+from dsa_bench.cli.values import file_name, integer_list, one_integer, one_of, percentage
+from dsa_bench.model.device import DeviceSlots
+from dsa_bench.model.errors import BadInput
+from dsa_bench.model.request import DataSpec, SparseRequest
+
+if TYPE_CHECKING:
+    from dsa_bench.backends.base import Backend
+    from dsa_bench.model.run import Run
+
+DEFAULT_CONTEXT = 8192
+WITH_FROM = ("from_run", "op", "context", "output")
+"""Options that mean something where nothing is measured."""
+
+
+def tune(
+    ctx: typer.Context,
+    op: Annotated[
+        str, typer.Option("--op", parser=one_of(("decode",)), metavar="decode", help="The operator.")
+    ] = "decode",
+    rows: Annotated[
+        list[int] | None,
+        opt.list_option("--rows", integer_list(1), "[default: 1 2 4 8 on a GPU, 1 4 on the CPU]", "N..."),
+    ] = None,
+    candidates: Annotated[
+        list[int] | None,
+        opt.list_option(
+            "--candidates", integer_list(1), "[default: 512 1024 2048 4096 8192 on a GPU, 512 2048 on the CPU]", "N..."
+        ),
+    ] = None,
+    tiles_per_split: Annotated[
+        list[int] | None,
+        opt.list_option(
+            "--tiles-per-split",
+            integer_list(0),
+            "Beside the automatic rule. [default: 1 2 3 4 6 8 16 on a GPU, 1 2 4 8 on the CPU]",
+            "N...",
+        ),
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            "--context", parser=one_integer(1), metavar="N", help="KV positions in the cache. [default: 8192]"
+        ),
+    ] = None,
+    query_heads: opt.QueryHeads = 24,
+    kv_heads: opt.KvHeads = 2,
+    backend: opt.BackendName = "auto",
+    timer: opt.TimerName = "auto",
+    l2: opt.L2 = "cold",
+    rounds: opt.Rounds = None,
+    budget: opt.Budget = None,
+    precision: Annotated[
+        float | None,
+        typer.Option(
+            "--precision",
+            parser=percentage,
+            metavar="P%",
+            help="End a cell when the half-width of its intervals is at most this, after 16 rounds or more; "
+            "at most 64 without --rounds.",
+        ),
+    ] = None,
+    seed: opt.Seed = 0,
+    query_std: opt.QueryStd = 1.4,
+    key_scale_multiplier: opt.KeyScaleMultiplier = 1.0,
+    value_scale_multiplier: opt.ValueScaleMultiplier = 1.0,
+    invalid_fraction: opt.InvalidFraction = 0.0,
+    selection: opt.Selection = "sorted",
+    scales_from: opt.ScalesFrom = None,
+    record: opt.Record = None,
+    resume: opt.Resume = False,
+    from_run: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", parser=file_name, metavar="RUN", help="Measure nothing: make the map of a run that was recorded."
+        ),
+    ] = None,
+    output: opt.OutputFile = None,
+    plan: opt.Plan = False,
+    sms: opt.Sms = None,
+    resident: opt.Resident = None,
+) -> None:
+    """Find the tiles per split that surely beat the automatic rule; print them as a map (docs/tuning.md)."""
+    from dsa_bench.dispatch.map_file import refuse_unwritable
+
+    if from_run is not None:
+        _refuse_beside_from(ctx)
+        if output is not None:
+            refuse_unwritable(output)
+        from dsa_bench.model.run import read_run
+
+        _write(read_run(from_run), context, str(from_run), output)
+        return
+    from dsa_bench.sweep.tune import tune_policy, tune_request
+
+    heads = query_heads, kv_heads
+    data = DataSpec(seed, query_std, key_scale_multiplier, value_scale_multiplier, invalid_fraction, selection)
+    policy = tune_policy(rounds, budget, precision, timer, l2)
+
+    def request(on_gpu: bool) -> SparseRequest:
+        asked = tune_request(on_gpu, rows, candidates, tiles_per_split, context or DEFAULT_CONTEXT, heads, data, policy)
+        if scales_from is None:
+            return asked
+        from dataclasses import replace
+
+        return replace(asked, data=with_scales(data, scales_from, asked.shapes[0]))
+
+    opt.refuse_lone_device_facts(sms, resident, plan, backend)
+    if plan:
+        if record is not None or output is not None:
+            raise BadInput("--plan: measures nothing, so --record, --resume and -o have no use beside it")
+        from dsa_bench.sweep.plan import plan_document
+
+        slots = None if sms is None or resident is None else DeviceSlots(sms, resident)
+        emit(plan_document(request(backend != "cpu"), backend, slots))
+        return
+    if resume and record is None:
+        raise BadInput("--resume: needs --record FILE, the run to go on with")
+    if output is not None:
+        refuse_unwritable(output)
+
+    def on_backend(_: SparseRequest, opened: "Backend") -> SparseRequest:
+        return request(opened.device.backend == "cuda")
+
+    measured = measure(request(backend != "cpu"), backend, record, resume, explain=False, adapt=on_backend)
+    if measured.failure is not None:
+        raise measured.failure
+    _write(measured.run, None, "this run" if record is None else str(record), output)
+
+
+def _refuse_beside_from(ctx: typer.Context) -> None:
+    for name in given(ctx, tuple(name for name in ctx.params if name not in WITH_FROM)):
+        raise BadInput(f"--{name.replace('_', '-')}: has no use beside --from, which measures nothing; leave it out")
+
+
+def _write(run: "Run", context: int | None, where: str, output: Path | None) -> None:
+    """Print or write the run's map; what a user should hear goes to stderr before it, a wrong result fails after it."""
+    from dsa_bench.dispatch.map_file import map_text, write_map
+    from dsa_bench.sweep.tune import refuse_unmeasured, refuse_wrong, summary_of, warnings_of
+    from dsa_bench.sweep.tuned_map import tuned_map
+
+    tuned = tuned_map(run, context=context, where=where)
+    for line in warnings_of(tuned):
+        note(f"warning: {line}")
+    refuse_unmeasured(tuned)
+    for line in summary_of(tuned):
+        note(line)
+    if output is None:
+        emit(map_text(tuned.splits_map))
+    else:
+        write_map(output, tuned.splits_map)
+    refuse_wrong(tuned)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""Which table of a map holds for a launch, and what it says. The tuner and the dispatcher use this and nothing else."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dsa_bench.model.splits_map import MapRule, SplitsMap, SplitTable
+
+MUST_MATCH = (
+    "op", "kernel", "device name", "compute_capability", "sm_count", "kernel_hash", "cta_slots", "tile", "head_size",
+    "group", "kv_heads", "l2",
+)  # fmt: skip
+"""Facts that decide what is fastest, or what a number of tiles means: where one differs the table says nothing."""
+SHOULD_MATCH = ("driver", "runtime")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFacts:
+    """What a launch is made with, apart from its rows and candidates. The device's name is compared as it is.
+
+    cta_slots  SMs x resident CTAs per SM of the kernel      l2  the mode asked for; a table without modes satisfies any
+    """
+
+    op: str
+    kernel: str
+    kernel_hash: str
+    device: str
+    compute_capability: str | None
+    sm_count: int
+    cta_slots: int
+    tile: int
+    head_size: int
+    group: int
+    kv_heads: int
+    l2: str
+    driver: str | None = None
+    runtime: str | None = None
+
+
+class MapTable:
+    """A table's rules, made ready for look-ups of about a microsecond."""
+
+    __slots__ = ("_starts", "_strips", "table")
+
+    def __init__(self, table: SplitTable) -> None:
+        self.table = table
+        self._starts, self._strips = _strips(table.rules)
+
+    def tiles_per_split(self, rows: int, tiles: int) -> int | None:
+        """The rule's value; None outside every rule, where the automatic rule applies. Never the nearest rule."""
+        starts, ends, values = self._strips[bisect_right(self._starts, rows)]
+        at = bisect_right(starts, tiles) - 1
+        return values[at] if at >= 0 and tiles <= ends[at] else None
+
+
+_Strip = tuple[list[int], list[int], list[int]]
+"""First tiles, last tiles and values of the rules that hold for some rows, by ascending tiles."""
+
+
+def _strips(rules: Sequence[MapRule]) -> tuple[list[int], list[_Strip]]:
+    """(rows at which other rules start to hold, the rules that hold before the first and from each on)."""
+    starts = sorted({rule.rows[0] for rule in rules} | {rule.rows[1] + 1 for rule in rules})
+    strips: list[_Strip] = [([], [], [])]
+    for rows in starts:
+        here = sorted((rule.tiles, rule.tiles_per_split) for rule in rules if rule.rows[0] <= rows <= rule.rows[1])
+        strips.append(([low for (low, _), _ in here], [high for (_, high), _ in here], [value for _, value in here]))
+    return starts, strips
+
+
+def applicable(splits_map: SplitsMap, facts: LaunchFacts) -> tuple[MapTable | None, list[str]]:
+    """The table that holds for a launch, and what to warn of: at most one line.
+
+    Without a table the line names every field that differs in the nearest one, with both values; with one, the driver
+    and the run time if they differ.
+    """
+    table = nearest(splits_map, facts)
+    if table is None:
+        return None, ["the map holds no table; the automatic rule decides"]
+    found = _differences(splits_map, table, facts, MUST_MATCH)
+    if found:
+        return None, [f"the map is not used: {_said(found)}; the automatic rule decides"]
+    newer = _differences(splits_map, table, facts, SHOULD_MATCH)
+    return MapTable(table), [f"the map was tuned otherwise and is used: {_said(newer)}; tune again"] if newer else []
+
+
+def nearest(splits_map: SplitsMap, facts: LaunchFacts) -> SplitTable | None:
+    """The table that differs from the launch in the fewest facts that must match; None in a map without tables."""
+    differing = [(table, _differences(splits_map, table, facts, MUST_MATCH)) for table in splits_map.tables]
+    return min(differing, key=lambda pair: _distance(pair[1]), default=(None, ()))[0]
+
+
+_Differences = list[tuple[str, object, object]]
+
+
+def _distance(found: _Differences) -> tuple[bool, int]:
+    """Tables of another operator or kernel are farthest; among equals the first of the file is nearest."""
+    return any(name in ("op", "kernel") for name, _, _ in found), len(found)
+
+
+def _differences(splits_map: SplitsMap, table: SplitTable, facts: LaunchFacts, names: Sequence[str]) -> _Differences:
+    """(field, the map's value, the launch's value) of those that differ."""
+    device = splits_map.device
+    of_map = {
+        "device name": device.name, "compute_capability": device.compute_capability, "sm_count": device.sm_count,
+        "driver": device.driver, "runtime": device.cuda_runtime,
+    }  # fmt: skip
+    found: _Differences = []
+    for name in names:
+        mine = of_map[name] if name in of_map else getattr(table, name)
+        here = facts.device if name == "device name" else getattr(facts, name)
+        if mine != here and not (name == "l2" and mine == "none"):
+            found.append((name, mine, here))
+    return found
+
+
+def _said(found: _Differences) -> str:
+    return ", ".join(f"{name} is {_value(mine)} in the map and {_value(here)} here" for name, mine, here in found)
+
+
+def _value(value: object) -> str:
+    return "unknown" if value is None else str(value)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: MIT
+"""`splits.json` on disk: read strictly, checked beyond what types can say, written whole or not at all."""
+
+import itertools
+import os
+import re
+import secrets
+import stat
+from pathlib import Path
+from typing import Any
+
+from dsa_bench.model.documents import Misfit, from_json, json_schema, json_text, parse_json, pointer, to_json
+from dsa_bench.model.errors import BadInput, CannotMeasure
+from dsa_bench.model.splits_map import SCHEMA, SCHEMA_VERSION, MapCell, MapRule, SplitsMap, SplitTable
+from dsa_bench.splits.rules import capped_splits
+
+_VALUE = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
+
+
+def read_map(path: Path) -> SplitsMap:
+    """Read a map. Raises BadInput naming the file and the place (a JSON pointer) of whatever is wrong with it."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror}); name a map that `tune` wrote") from error
+    try:
+        return parse_map(data)
+    except Misfit as misfit:
+        raise BadInput(f"{path}: {misfit.place} {misfit}") from misfit
+
+
+def parse_map(data: bytes) -> SplitsMap:
+    """The map that a file's bytes hold. Raises Misfit."""
+    value = parse_json(data)
+    _refuse_other_documents(value)
+    splits_map = from_json(SplitsMap, value)
+    check_map(splits_map)
+    return splits_map
+
+
+def _refuse_other_documents(value: Any) -> None:
+    """Say what the file is before saying which of its fields does not fit."""
+    if not isinstance(value, dict):
+        raise Misfit("/", "is no object, so it is not a map of dsa-bench")
+    schema, version = value.get("schema"), value.get("schema_version")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if schema != SCHEMA:
+        raise Misfit("/schema", f"is {str(schema)!r:.60}, must be {SCHEMA!r}: this is not a map of dsa-bench")  # pyright: ignore[reportUnknownArgumentType]
+    if type(version) is int and version != SCHEMA_VERSION:  # pyright: ignore[reportUnknownArgumentType]
+        what = "older than" if version < SCHEMA_VERSION else "newer than"
+        raise Misfit("/schema_version", f"is {version}, {what} the {SCHEMA_VERSION} that is read here; tune again")
+
+
+def check_map(splits_map: SplitsMap) -> None:
+    """Raises Misfit where values contradict each other."""
+    seen: dict[Any, int] = {}
+    for at, table in enumerate(splits_map.tables):
+        first = seen.setdefault(table.identity, at)
+        if first != at:
+            raise Misfit(f"/tables/{at}", f"is for the same launches as /tables/{first} ({table.name})")
+        _check_table(table, f"/tables/{at}")
+
+
+def _check_table(table: SplitTable, place: str) -> None:
+    cells: dict[tuple[int, int], MapCell] = {}
+    last = (0, 0)
+    for at, cell in enumerate(table.cells):
+        where, shape = f"{place}/cells/{at}", (cell.rows, cell.tiles)
+        if shape <= last:
+            raise Misfit(where, f"rows {cell.rows}, tiles {cell.tiles}: cells must be sorted, each shape once")
+        cells[shape], last = cell, shape
+        _check_cell(cell, where)
+    for at, rule in enumerate(table.rules):
+        _check_rule(rule, f"{place}/rules/{at}", table, cells)
+    _refuse_overlaps(table.rules, f"{place}/rules")
+
+
+def _check_cell(cell: MapCell, place: str) -> None:
+    for value in cell.us:
+        if not _VALUE.fullmatch(value):
+            raise Misfit(
+                pointer(f"{place}/us", value), "is no tiles per split: a positive decimal integer without leading 0"
+            )
+    for name, value in (
+        ("auto", cell.auto),
+        ("best", cell.best),
+        *((f"ties/{n}", tie) for n, tie in enumerate(cell.ties)),
+    ):
+        if str(value) not in cell.us:
+            raise Misfit(f"{place}/{name}", f"is {value}, which is not among the measured values (us)")
+    if cell.auto_us != cell.us[str(cell.auto)]:
+        raise Misfit(f"{place}/auto_us", f"is {cell.auto_us:g}, but us has {cell.us[str(cell.auto)]:g} for {cell.auto}")
+    if sorted({*cell.ties} - {cell.best}) != list(cell.ties):
+        raise Misfit(f"{place}/ties", "must be sorted, each value once, without best")
+    centre, low, high = cell.ratio
+    if not low <= centre <= high:
+        raise Misfit(f"{place}/ratio", f"{centre:g} must lie between its ends {low:g} and {high:g}")
+
+
+def _check_rule(rule: MapRule, place: str, table: SplitTable, cells: dict[tuple[int, int], MapCell]) -> None:
+    for name, (low, high) in (("rows", rule.rows), ("tiles", rule.tiles)):
+        if low > high:
+            raise Misfit(f"{place}/{name}", f"starts at {low}, after its end {high}")
+    for rows, tiles in itertools.product(rule.rows, rule.tiles):
+        if (rows, tiles) not in cells:
+            raise Misfit(place, f"reaches beyond the measured cells: none has rows {rows}, tiles {tiles}")
+    for (rows, tiles), cell in cells.items():
+        if rule.rows[0] <= rows <= rule.rows[1] and rule.tiles[0] <= tiles <= rule.tiles[1]:
+            asked = capped_splits(tiles, rule.tiles_per_split, table.max_splits)
+            if asked not in {capped_splits(tiles, int(value), table.max_splits) for value in cell.us}:
+                said = f"is {rule.tiles_per_split}, which was not measured at rows {rows}, tiles {tiles}"
+                raise Misfit(f"{place}/tiles_per_split", said)
+
+
+def _refuse_overlaps(rules: tuple[MapRule, ...], place: str) -> None:
+    starts = [(rule.rows[0], rule.tiles[0]) for rule in rules]
+    for at, (one, other) in enumerate(itertools.pairwise(starts), 1):
+        if other < one:
+            raise Misfit(f"{place}/{at}", "stands after a rule that starts later; rules must be sorted")
+    for at, rule in enumerate(rules):
+        for before in range(at):
+            if _meet(rule.rows, rules[before].rows) and _meet(rule.tiles, rules[before].tiles):
+                raise Misfit(f"{place}/{at}", f"overlaps {place}/{before}")
+
+
+def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] <= other[1] and other[0] <= one[1]
+
+
+def map_text(splits_map: SplitsMap) -> str:
+    """The file's text, one line break at its end: the same map, the same bytes. Raises Misfit for no valid map."""
+    check_map(splits_map)
+    content = to_json(splits_map)
+    first = {name: content.pop(name) for name in ("schema", "schema_version")}
+    return json_text({**first, **content}) + "\n"
+
+
+def write_map(path: Path, splits_map: SplitsMap) -> None:
+    """Write aside and rename, so that `path` holds the old or the new map and never a part of one.
+
+    A device or pipe is written to directly. Raises BadInput if the folder takes no file, CannotMeasure if it is full.
+    """
+    write_text(path, map_text(splits_map))
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Raises BadInput if `write_map` could not even begin, before anything is measured for it."""
+    folder = path.resolve().parent
+    if path.is_dir():
+        raise BadInput(f"-o {path}: is a folder; name a file")
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise BadInput(f"-o {path}: its folder {folder} {'cannot be written' if folder.is_dir() else 'does not exist'}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """See `write_map`."""
+    refuse_unwritable(path)
+    target = path.resolve()  # a link stays a link
+    data = text.encode()
+    try:
+        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+            target.write_bytes(data)
+            return
+        aside = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        try:
+            with aside.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(target)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise CannotMeasure(
+            f"-o {path}: writing failed ({error.strerror}); what was there before is untouched"
+        ) from error
+
+
+def splits_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of the file; docs/schemas/splits.schema.json is this, written down."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"{SCHEMA} {SCHEMA_VERSION}: a tuned map",
+        **json_schema(SplitsMap),
+    }

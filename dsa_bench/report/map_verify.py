@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: MIT
+"""Whether a tuned map still gains what it promised, from a run that measured it beside the automatic rule."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from dsa_bench.model.record import Check
+from dsa_bench.model.run import Run
+from dsa_bench.model.shape import shape_of_key
+from dsa_bench.report.render import printable
+from dsa_bench.report.swept import SweptCell, swept_cells
+from dsa_bench.splits.geometry import AUTOMATIC, TUNED
+from dsa_bench.stats.location import paired_ratio
+from dsa_bench.stats.verdict import MARGIN
+
+
+class Gain(StrEnum):
+    """Of one cell's rule: its interval lies below 1; above 1 / (1 + margin); or the rounds do not say."""
+
+    HOLDS = "holds"
+    GONE = "gone"
+    INCONCLUSIVE = "inconclusive"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """One cell: the map's value against the automatic rule's.
+
+    ratio, low, high  time of the map's choice / time of the automatic rule's, with an interval for all cells together;
+                      None where one of the two has no times
+    """
+
+    rows: int
+    context: int
+    candidates: int
+    tiles_per_split: int
+    rounds: int
+    ratio: float | None
+    low: float | None
+    high: float | None
+    gain: Gain
+    reason: str | None = None
+
+
+def verified_cells(run: Run, margin: float = MARGIN) -> list[Verified]:
+    """Every cell of a run that measured a map; one in which nothing could be timed is INVALID."""
+    cells = swept_cells(run) if run.visits else []
+    timed = {cell.shape.key for cell in cells}
+    lost = {check.cell: check for check in run.checks if check.cell not in timed and TUNED in check.rules}
+    return [*(_verified(cell, 1 - 0.05 / len(cells), margin) for cell in cells), *map(_untimed, lost.values())]
+
+
+def _untimed(check: Check) -> Verified:
+    shape = shape_of_key(check.cell)
+    sizes = (shape.rows, shape.context, shape.candidates, max(check.requested), 0)
+    return Verified(*sizes, None, None, None, Gain.INVALID, f"{check.variant}: {check.status}: {check.reason}")
+
+
+def _verified(cell: SweptCell, confidence: float, margin: float) -> Verified:
+    tuned = next(check for check in cell.checks.values() if TUNED in check.rules)
+    automatic = next(check for check in cell.checks.values() if AUTOMATIC in check.requested)
+    value = max(tuned.requested)
+    sizes = (cell.shape.rows, cell.shape.context, cell.shape.candidates, value, len(cell.rounds))
+    missing = [name for name in (tuned.variant, automatic.variant) if name not in cell.times]
+    if missing:
+        why = f"{missing[0]}: {cell.left_out.get(missing[0], 'no times')}"
+        return Verified(*sizes, None, None, None, Gain.INVALID, why)
+    ratio = paired_ratio(cell.times[tuned.variant], cell.times[automatic.variant], confidence)
+    gain = Gain.INCONCLUSIVE
+    if ratio.low is not None and ratio.high is not None:
+        if ratio.low > 1 / (1 + margin):
+            gain = Gain.GONE
+        elif ratio.high < 1:
+            gain = Gain.HOLDS
+    return Verified(*sizes, ratio.centre, ratio.low, ratio.high, gain)
+
+
+def verified_text(cells: Sequence[Verified]) -> str:
+    """A line for each cell, then the count of each outcome; no text for no cell."""
+    if not cells:
+        return ""
+    lines = [("rows", "context", "candidates", "tiles/split", "map / auto", "interval", "gain")]
+    for cell in cells:
+        ratio = "-" if cell.ratio is None else f"{cell.ratio:.3f}"
+        interval = "-" if cell.low is None or cell.high is None else f"{cell.low:.3f}-{cell.high:.3f}"
+        sizes = (str(cell.rows), str(cell.context), str(cell.candidates), str(cell.tiles_per_split))
+        lines.append((*sizes, ratio, interval, cell.gain.value))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ["  ".join(map(str.rjust, line, widths)) for line in lines]
+    text += [
+        printable(f"rows {cell.rows}, candidates {cell.candidates}: {cell.reason}") for cell in cells if cell.reason
+    ]
+    counts = [f"{sum(cell.gain is gain for cell in cells)} {gain.value}" for gain in Gain]
+    return "\n".join([*text, ", ".join(part for part in counts if not part.startswith("0 "))])
+
+
+def verified_json(cells: Sequence[Verified]) -> str:
+    content = {"schema": "dsa-bench/map-verify", "schema_version": 1, "cells": [asdict(cell) for cell in cells]}
+    return json.dumps(content, indent=1, allow_nan=False)

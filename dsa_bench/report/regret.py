@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: MIT
+"""What rules' choices cost on a recorded sweep, for each shape and overall. A pure function of a run."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsa_bench.model.costs import SplitCosts
+from dsa_bench.model.device import DeviceSlots
+from dsa_bench.report.columns import interval, percent
+from dsa_bench.report.swept import SweptCell, choices
+from dsa_bench.stats.regret import MIN_PAIRS, Overall, Regret, overall, regrets
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredChoice:
+    """One rule in one cell: its variant, and what that costs against the best variant of the split kernel."""
+
+    cell: SweptCell
+    rule: str
+    variant: str
+    regret: Regret
+
+    @property
+    def splits(self) -> int:
+        return self.cell.checks[self.variant].splits
+
+    @property
+    def best_splits(self) -> int:
+        return self.cell.checks[self.regret.best].splits
+
+    def median_us(self, variant: str) -> float:
+        return float(np.median(self.cell.times[variant]))
+
+
+@dataclass(frozen=True, slots=True)
+class Unscored:
+    """A rule that a cell can say nothing of, and why."""
+
+    cell: SweptCell
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Every rule in every cell: what it costs, or why that is not known."""
+
+    rules: tuple[str, ...]
+    cells: Sequence[SweptCell]
+    scored: Sequence[ScoredChoice]
+    unscored: Sequence[Unscored]
+
+    def of(self, rule: str) -> list[ScoredChoice]:
+        return [one for one in self.scored if one.rule == rule]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A rule over several cells; `total` is None where a cell has too few rounds to cross."""
+
+    rule: str
+    total: Overall | None
+    worst: SweptCell | None
+
+
+def score(
+    cells: Sequence[SweptCell], rules: Iterable[str], slots: DeviceSlots | None, costs: SplitCosts | None
+) -> Scores:
+    """The cross-fitted regret of each rule in each cell that measured its choice."""
+    names = tuple(dict.fromkeys(rules))
+    chosen = {name: choices(cells, name, slots, costs) for name in names}
+    scored: list[ScoredChoice] = []
+    unscored: list[Unscored] = []
+    for at, cell in enumerate(cells):
+        known = {name: of_rule[at].variant for name, of_rule in chosen.items()}
+        found = (
+            regrets(cell.times, [variant for variant in known.values() if variant], cell.rounds) if cell.times else {}
+        )
+        for name, variant in known.items():
+            if variant is None:
+                unscored.append(Unscored(cell, name, chosen[name][at].reason or ""))
+            else:
+                scored.append(ScoredChoice(cell, name, variant, found[variant]))
+    return Scores(names, cells, scored, unscored)
+
+
+def standing(rule: str, scored: Sequence[ScoredChoice]) -> Standing:
+    """One rule's choices together."""
+    if not scored or any(one.regret.cross_fitted is None for one in scored):
+        return Standing(rule, None, None)
+    total = overall({str(at): one.regret for at, one in enumerate(scored)})
+    return Standing(rule, total, scored[int(total.at)].cell)
+
+
+def league(scores: Scores) -> tuple[list[Standing], int]:
+    """(each rule over the cells that all rules share, the least mean first; how many cells those are).
+
+    A rule that no cell can score is left out, and does not count for what is shared.
+    """
+    somewhere = [rule for rule in scores.rules if scores.of(rule)]
+    scored_in = [{id(one.cell) for one in scores.of(rule)} for rule in somewhere]
+    shared = set[int].intersection(*scored_in) if scored_in else set[int]()
+    table = [standing(rule, [one for one in scores.of(rule) if id(one.cell) in shared]) for rule in somewhere]
+    return sorted(table, key=lambda one: (one.total is None, one.total.mean if one.total else 0.0)), len(shared)
+
+
+def beyond(scores: Scores, limit: float) -> list[str]:
+    """Why the gate says no: a mean that is surely above `limit`, a cell or an interval that is missing. Empty: it
+    passes. The limit itself is not above it."""
+    failures = [f"{one.rule} has no regret in {one.cell.label}: {one.reason}" for one in scores.unscored]
+    for rule in scores.rules:
+        total = standing(rule, scores.of(rule)).total
+        if total is None or total.low is None:
+            if scores.of(rule):
+                failures.append(f"{rule}: {too_few(scores.of(rule))}")
+        elif total.low > limit:
+            failures.append(
+                f"{rule}: mean regret {percent(total.mean)} [{interval(total.low, total.high)}] over "
+                f"{shapes(total.cells)} lies above {percent(limit)}"
+            )
+    return failures
+
+
+def too_few(scored: Sequence[ScoredChoice]) -> str:
+    """Why there is no cross-fitted regret, or no interval."""
+    fewest = min(one.regret.rounds for one in scored)
+    return f"{fewest} rounds are too few; 4 give an estimate, and {4 * MIN_PAIRS} an interval"
+
+
+def shapes(count: int) -> str:
+    """A count in words."""
+    return f"{count} shape{'' if count == 1 else 's'}"

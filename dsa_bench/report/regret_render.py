@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: MIT
+"""Regret and the rules' league as text: for people, or as JSON, JSON lines, CSV and Markdown."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dsa_bench.report.columns import aligned, csv_text, interval, markdown, percent
+from dsa_bench.report.regret import ScoredChoice, Scores, Standing, league, shapes, standing, too_few
+from dsa_bench.report.render import printable, time_text
+from dsa_bench.report.swept import SweptCell
+
+REGRET_SCHEMA = "dsa-bench/regret"
+LEAGUE_SCHEMA = "dsa-bench/rule-league"
+COLUMNS = (
+    "rows",
+    "context",
+    "candidates",
+    "rule",
+    "splits",
+    "time",
+    "best",
+    "its time",
+    "regret",
+    "95% interval",
+    "naive",
+)
+LEAGUE_COLUMNS = ("rule", "mean", "95% interval", "95th pct.", "max", "at", "naive mean", "naive max")
+LEFT = ("rule", "95% interval", "at")
+
+
+def regret_text(scores: Scores) -> str:
+    """A line for each rule and cell, then one for each rule."""
+    table = aligned(COLUMNS, [_cells(one) for one in scores.scored], LEFT)
+    return "\n".join([table, *_sentences(scores)])
+
+
+def regret_markdown(scores: Scores) -> str:
+    table = markdown(COLUMNS, [_cells(one) for one in scores.scored], LEFT)
+    return "\n".join([table, "", *(f"- {line}" for line in _sentences(scores))])
+
+
+def regret_json(scores: Scores) -> str:
+    standings = [standing(rule, scores.of(rule)) for rule in scores.rules]
+    return _document(REGRET_SCHEMA, rows=_flat_rows(scores), overall=[_flat(one) for one in standings], scores=scores)
+
+
+def league_text(scores: Scores) -> str:
+    """A line for each rule, then what it rests on and what could not be scored."""
+    table, shared = league(scores)
+    return "\n".join(
+        [aligned(LEAGUE_COLUMNS, [_league_cells(one, scores.cells) for one in table], LEFT), *_basis(scores, shared)]
+    )
+
+
+def league_markdown(scores: Scores) -> str:
+    table, shared = league(scores)
+    lines = markdown(LEAGUE_COLUMNS, [_league_cells(one, scores.cells) for one in table], LEFT)
+    return "\n".join([lines, "", *(f"- {line}" for line in _basis(scores, shared))])
+
+
+def league_json(scores: Scores) -> str:
+    table, _ = league(scores)
+    return _document(LEAGUE_SCHEMA, rows=[_flat(one) for one in table], scores=scores)
+
+
+REGRET_WRITERS: dict[str, Callable[[Scores], str]] = {
+    "table": regret_text,
+    "json": regret_json,
+    "jsonl": lambda scores: "\n".join(json.dumps(row, allow_nan=False) for row in _flat_rows(scores)),
+    "csv": lambda scores: csv_text(_flat_rows(scores)),
+    "markdown": regret_markdown,
+}
+LEAGUE_WRITERS: dict[str, Callable[[Scores], str]] = {
+    "table": league_text,
+    "json": league_json,
+    "jsonl": lambda scores: "\n".join(json.dumps(_flat(one), allow_nan=False) for one in league(scores)[0]),
+    "csv": lambda scores: csv_text([_flat(one) for one in league(scores)[0]]),
+    "markdown": league_markdown,
+}
+
+
+def _document(schema: str, *, scores: Scores, **parts: Any) -> str:
+    unscored = [{**one.cell.shape.sizes, "rule": one.rule, "reason": one.reason} for one in scores.unscored]
+    document = {"schema": schema, "schema_version": 1, **parts, "unscored": unscored}
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def _flat_rows(scores: Scores) -> list[dict[str, Any]]:
+    return [
+        {
+            **one.cell.shape.sizes,
+            "kernel": one.cell.kernel,
+            "timer": one.cell.timer,
+            "l2": one.cell.l2,
+            "rule": one.rule,
+            "splits": one.splits,
+            "time_us": one.median_us(one.variant),
+            "best_splits": one.best_splits,
+            "best_us": one.median_us(one.regret.best),
+            "regret": one.regret.cross_fitted,
+            "regret_low": one.regret.low,
+            "regret_high": one.regret.high,
+            "regret_naive": one.regret.naive,
+            "rounds": one.regret.rounds,
+        }
+        for one in scores.scored
+    ]
+
+
+def _flat(one: Standing) -> dict[str, Any]:
+    total, worst = one.total, one.worst
+    row: dict[str, Any] = {"rule": one.rule, "cells": total and total.cells}
+    names = ("mean", "low", "high", "percentile_95", "maximum", "naive_mean", "naive_maximum")
+    row |= {name: None if total is None else getattr(total, name) for name in names}
+    return {**row, "maximum_rows": worst and worst.shape.rows, "maximum_candidates": worst and worst.shape.candidates}
+
+
+def _cells(one: ScoredChoice) -> list[str]:
+    shape, found = one.cell.shape, one.regret
+    return [
+        *map(str, (shape.rows, shape.context, shape.candidates)),
+        one.rule,
+        str(one.splits),
+        time_text(one.median_us(one.variant)),
+        str(one.best_splits),
+        time_text(one.median_us(found.best)),
+        percent(found.cross_fitted),
+        interval(found.low, found.high),
+        percent(found.naive),
+    ]
+
+
+def _league_cells(one: Standing, cells: Sequence[SweptCell]) -> list[str]:
+    total = one.total
+    if total is None:
+        return [one.rule, *["-"] * (len(LEAGUE_COLUMNS) - 1)]
+    where = "-" if one.worst is None else _place(one.worst, cells)
+    shares = (total.percentile_95, total.maximum)
+    naive = (total.naive_mean, total.naive_maximum)
+    crossed = (percent(total.mean), interval(total.low, total.high), *map(percent, shares))
+    return [one.rule, *crossed, where, *map(percent, naive)]
+
+
+def _sentences(scores: Scores) -> list[str]:
+    lines = [_sentence(standing(rule, scores.of(rule)), scores.of(rule)) for rule in scores.rules]
+    return [printable(line) for line in (*lines, *_missing(scores))]
+
+
+def _sentence(one: Standing, scored: Sequence[ScoredChoice]) -> str:
+    total, worst = one.total, one.worst
+    if total is None or worst is None:
+        return f"{one.rule}: {too_few(scored)}" if scored else f"{one.rule}: no cell can be scored"
+    sure = "" if total.low is None else f" [{interval(total.low, total.high)}]"
+    tail = "" if total.percentile_95 is None else f", 95th percentile {percent(total.percentile_95)}"
+    return (
+        f"{one.rule}: mean regret {percent(total.mean)}{sure} over {shapes(total.cells)}{tail}, maximum "
+        f"{percent(total.maximum)} ({worst.label}); naive, which is biased upwards: mean {percent(total.naive_mean)}, "
+        f"maximum {percent(total.naive_maximum)}"
+    )
+
+
+def _basis(scores: Scores, shared: int) -> list[str]:
+    """What the league rests on."""
+    first = scores.cells[0]
+    basis = f"cross-fitted regret over the {shapes(shared)} that every rule has a time in, of {len(scores.cells)}"
+    return [
+        printable(line)
+        for line in (f"{basis}; {first.timer}, L2 {first.l2}; at = rows x candidates", *_missing(scores))
+    ]
+
+
+def _place(cell: SweptCell, among: Sequence[SweptCell]) -> str:
+    """A cell as rows x candidates, with its context where several were swept."""
+    contexts = {other.shape.context for other in among}
+    return f"{cell.shape.rows} x {cell.shape.candidates}" + (f" of {cell.shape.context}" if len(contexts) > 1 else "")
+
+
+def _missing(scores: Scores) -> list[str]:
+    """What could not be scored: a line for each rule and reason."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for one in scores.unscored:
+        places.setdefault((one.rule, one.reason), []).append(_place(one.cell, scores.cells))
+    return [
+        f"{rule} is not scored in {shapes(len(cells))} (rows x candidates {', '.join(cells)}): {reason}"
+        for (rule, reason), cells in places.items()
+    ]

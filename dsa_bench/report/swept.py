@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: MIT
+"""A recorded sweep of the split kernel: each cell's paired times, and which variant a rule chooses there."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsa_bench.model.costs import SplitCosts
+from dsa_bench.model.device import DeviceSlots
+from dsa_bench.model.errors import BadInput
+from dsa_bench.model.record import Check, Visit
+from dsa_bench.model.request import SPLIT_KERNELS
+from dsa_bench.model.run import Run, complete_rounds
+from dsa_bench.model.shape import SparseShape
+from dsa_bench.report.cells import cell_order, cell_shape
+from dsa_bench.splits.registry import AUTO, MODEL, Rule, named_rules
+
+
+@dataclass(frozen=True, slots=True)
+class SweptCell:
+    """One shape, kernel, timer and L2 mode.
+
+    checks    variant -> its correctness run, of every variant of the split kernel
+    rounds    [rounds] indices of the complete rounds
+    times     variant -> [rounds] attention_us, of the variants that have a time in every one of them
+    left_out  variant -> why it has none
+    """
+
+    shape: SparseShape
+    kernel: str
+    timer: str
+    l2: str
+    checks: Mapping[str, Check]
+    rounds: NDArray[np.int64]
+    times: Mapping[str, NDArray[np.float64]]
+    left_out: Mapping[str, str]
+
+    @property
+    def label(self) -> str:
+        """The shape in words."""
+        shape = self.shape
+        return (
+            f"rows {shape.rows}, context {shape.context}, candidates {shape.candidates}, "
+            f"heads {shape.query_heads}/{shape.kv_heads}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a rule chooses in a cell.
+
+    variant  its name if it was measured, else None
+    reason   why it cannot be scored, else None
+    """
+
+    variant: str | None
+    reason: str | None = None
+
+
+def swept_cells(run: Run) -> list[SweptCell]:
+    """Every decode cell with a split kernel and a complete round, in numeric order of the shape.
+
+    Raises BadInput if there is none.
+    """
+    checks: dict[str, dict[str, Check]] = {}
+    for check in run.checks:
+        if check.kernel in SPLIT_KERNELS and check.cell.startswith("op=decode,"):
+            checks.setdefault(check.cell, {})[check.variant] = check
+    rounds: dict[tuple[str, str, str], dict[int, list[Visit]]] = {}
+    for cell, index, visits in complete_rounds(run):
+        if cell in checks:
+            rounds.setdefault((cell, visits[0].timer, visits[0].l2), {})[index] = visits
+    ordered = sorted(rounds.items(), key=lambda item: (cell_order(item[0][0]), item[0][1:]))
+    cells = [
+        _swept_cell(kernel, of_kernel, timer, l2, by_round)
+        for (cell, timer, l2), by_round in ordered
+        for kernel, of_kernel in _by_kernel(checks[cell]).items()
+    ]
+    if not cells:
+        raise BadInput("the run has no complete round of a split kernel in decode; record one with `decode --record`")
+    return cells
+
+
+def run_slots(run: Run, resident: int | None = None) -> DeviceSlots | None:
+    """What the split rules saw of the run's device; None if the record does not say how many CTAs were resident.
+
+    resident  stands for what the record does not say. Raises BadInput for facts that are no counts.
+    """
+    sms, recorded = run.header.device.get("sm_count"), run.header.device.get("resident_ctas")
+    for name, fact in (("sm_count", sms), ("resident_ctas", recorded)):
+        if fact is not None and (type(fact) is not int or fact < 1):
+            raise BadInput(f"the header's device has {name} {fact!r:.40}, which is no count")
+    known = resident if recorded is None else recorded
+    return None if sms is None or known is None else DeviceSlots(sms, known)
+
+
+def choices(cells: Iterable[SweptCell], name: str, slots: DeviceSlots | None, costs: SplitCosts | None) -> list[Chosen]:
+    """What one rule chooses in each cell: worked out where the slots are known, else as recorded."""
+    rule = None if name == AUTO or (name == MODEL and costs is None) else named_rules([name], costs)[name]
+    return [_chosen(cell, name, rule if slots is not None else None, slots) for cell in cells]
+
+
+def _chosen(cell: SweptCell, name: str, rule: Rule | None, slots: DeviceSlots | None) -> Chosen:
+    if rule is not None and slots is not None:
+        shape = cell.shape
+        splits = rule.splits(shape.tiles, shape.rows, shape.kv_heads, slots)
+        variant = f"{cell.kernel}/splits={splits}"
+        if variant not in cell.checks:
+            return Chosen(None, f"chooses {splits} splits, which were not measured; add --rules {name} to the sweep")
+    else:
+        recorded = (key for key, check in cell.checks.items() if _stands_for(check, name))
+        variant = next(recorded, None)
+        if variant is None:
+            return Chosen(None, _UNKNOWN.get(name, _UNKNOWN_SLOTS))
+    if variant in cell.left_out:
+        return Chosen(None, f"chooses {variant}, which has no time: {cell.left_out[variant]}")
+    return Chosen(variant)
+
+
+_UNKNOWN_SLOTS = "the record does not say how many CTAs were resident; say it with --resident N"
+_UNKNOWN = {
+    AUTO: "0 tiles per split, the automatic rule, was not asked for",
+    MODEL: "its constants are not given and the sweep did not ask for it; name them with --model FILE",
+}
+
+
+def _stands_for(check: Check, name: str) -> bool:
+    """Whether a check line says that this variant is the rule's choice. The automatic rule is seed-wave."""
+    return name in check.rules or (name in (AUTO, "seed-wave") and 0 in check.requested)
+
+
+def _by_kernel(checks: Mapping[str, Check]) -> dict[str, dict[str, Check]]:
+    found: dict[str, dict[str, Check]] = {}
+    for variant, check in checks.items():
+        found.setdefault(check.kernel, {})[variant] = check
+    return found
+
+
+def _swept_cell(
+    kernel: str, checks: Mapping[str, Check], timer: str, l2: str, rounds: Mapping[int, list[Visit]]
+) -> SweptCell:
+    indices = sorted(rounds)
+    read: dict[str, dict[int, float]] = {variant: {} for variant in checks}
+    failed: dict[str, str] = {name: f"{one.status}: {one.reason}" for name, one in checks.items() if one.status != "ok"}
+    for index in indices:
+        for visit in rounds[index]:
+            if visit.control or visit.variant not in read:
+                continue
+            if visit.attention_us is None:
+                failed.setdefault(visit.variant, f"{visit.status} in round {index}")
+            else:
+                read[visit.variant][index] = visit.attention_us
+    times = {
+        variant: np.array([of_variant[index] for index in indices])
+        for variant, of_variant in read.items()
+        if variant not in failed and of_variant.keys() == rounds.keys()
+    }
+    left_out = {name: failed.get(name, "it lacks rounds") for name in checks if name not in times}
+    any_check = next(iter(checks.values()))
+    return SweptCell(_shape(any_check.cell), kernel, timer, l2, checks, np.array(indices), times, left_out)
+
+
+def _shape(cell: str) -> SparseShape:
+    """The shape that a cell's key names. Raises BadInput if there is no such shape."""
+    sizes: dict[str, Any] = {name: int(size) for name, size in cell_shape(cell).items() if size.isdecimal()}
+    return SparseShape(**sizes, op="decode")

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: MIT
+"""`dsa-bench map ...` in this process, on maps whose content is made up."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from map_doubles import A100, DAMAGED, cell, splits_map, table
+
+from dsa_bench.backends.cpu.backend import CpuBackend
+from dsa_bench.dispatch.map_file import map_text, read_map, write_map
+from dsa_bench.model.splits_map import MapDevice, MapRule, SplitsMap
+
+
+@pytest.fixture
+def here() -> SplitsMap:
+    """A map for this machine's CPU backend: 2 tiles per split at rows 2 and 4."""
+    backend = CpuBackend()
+    device = backend.device
+    made = table(kernel_hash=backend.kernel_hash("int8-tc"), cta_slots=device.sm_count, l2="none")
+    backend.close()
+    return splits_map(made, device=MapDevice(device.name, None, device.sm_count, None, None, device.runtime))
+
+
+def written(path: Path, made: SplitsMap) -> str:
+    write_map(path, made)
+    return str(path)
+
+
+def test_show(command: Any, tmp_path: Path) -> None:
+    file = written(tmp_path / "splits[h200].json", splits_map())
+    outcome = command("map", "show", file)
+    assert (outcome.code, outcome.err) == (0, "")
+    lines = outcome.out.splitlines()
+    assert lines[0] == "NVIDIA H200, 132 SMs, compute capability 9.0, driver 580.1, run time CUDA 13.2"
+    assert lines[3].startswith("decode int8-tc, heads 24/2, head size 256, L2 cold, 396 CTA slots, kernel abab")
+    assert [line.split() for line in lines[5:8]] == [
+        ["rows", "tiles", "tiles/split", "cell", "us", "auto", "auto", "us", "best", "best/auto", "interval", "ties"],
+        ["2-4", "32", "2", "2x32", "10.40", "1", "11.90", "2", "0.874", "0.865-0.883", "3"],
+        ["4x32", "10.40", "1", "11.90", "2", "0.874", "0.865-0.883", "3"],
+    ]
+    assert max(map(len, lines)) <= 120
+    assert command("map", "show", file, "--format", "json").out == map_text(splits_map())
+    empty = written(tmp_path / "empty.json", SplitsMap("", "", A100, ()))
+    assert command("map", "show", empty).code == 0
+    assert "no rule" in command("map", "show", written(tmp_path / "no.json", splits_map(table(rules=())))).out
+
+
+def test_validate(command: Any, tmp_path: Path) -> None:
+    file = written(tmp_path / "splits.json", splits_map())
+    assert command("map", "validate", file).out == f"{file}: valid, tables 1, cells 4, rules 1\n"
+
+
+@pytest.mark.parametrize(("data", "said"), DAMAGED)
+@pytest.mark.parametrize(
+    "argv",
+    [("show",), ("validate",), ("explain", "--rows", "8", "--candidates", "2048"), ("merge",), ("export", "ort")],
+)
+def test_a_named_bad_map_is_exit_2(command: Any, tmp_path: Path, argv: tuple[str, ...], data: bytes, said: str) -> None:
+    """C6, pytorch/pytorch#184096: the user named the file, so it is an error with file and place."""
+    path = tmp_path / "[bad].json"
+    path.write_bytes(data)
+    outcome = command("map", *argv, str(path))
+    assert outcome.code == 2
+    assert outcome.error.startswith(f"dsa-bench: error: {path}: {said}")
+
+
+def explained(command: Any, file: str, *argv: str) -> dict[str, Any]:
+    outcome = command("map", "explain", file, "--backend", "cpu", *argv, "--format", "json")
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)
+
+
+def test_explain_says_hit_miss_or_mismatch(command: Any, tmp_path: Path, here: SplitsMap) -> None:
+    """C2, vllm-project/vllm#28349; C4, vllm-project/vllm#52192: rows 3 is a hit between cells, rows 9 and 4096 none."""
+    file = written(tmp_path / "here.json", here)
+    for rows, outcome, value in ((2, "hit", 2), (3, "hit", 2), (1, "miss", 0), (9, "miss", 0), (4096, "miss", 0)):
+        found = explained(command, file, "--rows", str(rows), "--candidates", "2048")
+        assert (found["outcome"], found["tiles_per_split"], found["file"]) == (outcome, value, file)
+        assert (found["cell"] is not None) == (rows in (1, 2))
+    other = written(tmp_path / "h200.json", splits_map())
+    found = explained(command, other, "--rows", "2", "--candidates", "2048")
+    assert (found["outcome"], found["tiles_per_split"], found["splits"]) == ("mismatch", 0, found["automatic_splits"])
+    assert "device name is NVIDIA H200 in the map and " in found["here"]
+    assert found["rule"] == {"rows": [2, 4], "tiles": [32, 32], "tiles_per_split": 2}
+
+
+def test_explain_in_words(command: Any, tmp_path: Path, here: SplitsMap) -> None:
+    file = written(tmp_path / "here.json", here)
+    lines = command("map", "explain", file, "--rows", "2", "--candidates", "2048", "--backend", "cpu").out.splitlines()
+    assert lines[0] == "hit: rows 2, candidates 2048 (32 tiles): 2 tiles per split, 16 splits"
+    assert lines[1] == f"file: {file}"
+    assert "rule: rows 2-4, tiles 32: 2 tiles per split" in lines
+    assert (
+        "measured: best 2 at 10.40 us, automatic 1 at 11.90 us, ratio 0.874 [0.865, 0.883]; not told apart: 3" in lines
+    )
+    old = written(tmp_path / "old.json", replace(here, device=replace(here.device, cuda_runtime="numpy 1.0")))
+    assert "the map was tuned otherwise and is used: runtime is numpy 1.0 in the map" in (
+        command("map", "explain", old, "--rows", "2", "--candidates", "2048", "--backend", "cpu").out
+    )
+
+
+def test_diff(command: Any, tmp_path: Path) -> None:
+    one = written(tmp_path / "a.json", splits_map())
+    changed = table(kernel_hash="cd" * 8, rules=(MapRule((1, 2), (32, 32), 2), MapRule((8, 8), (32, 32), 3)))
+    other = written(tmp_path / "b.json", splits_map(changed, device=replace(splits_map().device, driver="600")))
+    outcome = command("map", "diff", one, other)
+    name = "decode int8-tc, heads 24/2, head size 256, L2 cold"
+    assert outcome.out.splitlines() == [
+        f"device: driver is 580.1 in {one} and 600 in {other}",
+        f"{name}: kernel_hash is {'ab' * 8} in {one} and {'cd' * 8} in {other}",
+        f"{name}: rows 1, tiles 32: auto -> 2",
+        f"{name}: rows 4, tiles 32: 2 -> auto",
+        f"{name}: rows 8, tiles 32: auto -> 3",
+    ]
+    assert command("map", "diff", one, one).out == "no difference\n"
+    assert json.loads(command("map", "diff", one, one, "--format", "json").out)["differences"] == []
+    extra = written(tmp_path / "c.json", splits_map(table(), table(l2="warm")))
+    assert command("map", "diff", one, extra).out == f"{name[:-4]}warm: only in {extra}\n"
+
+
+def test_merge(command: Any, tmp_path: Path) -> None:
+    """C5, flashinfer-ai/flashinfer#3363: the union, in whatever order; identical tables once."""
+    files = [
+        written(
+            tmp_path / f"{kv_heads}.json", splits_map(table(kv_heads=kv_heads), table(kv_heads=kv_heads, l2="warm"))
+        )
+        for kv_heads in (2, 4)
+    ]
+    merged = command("map", "merge", *files).out
+    assert merged == command("map", "merge", *files[::-1], files[0]).out
+    assert command("map", "merge", *files, "-o", str(tmp_path / "all.json")).out == ""
+    tables = read_map(tmp_path / "all.json").tables
+    assert sorted((t.kv_heads, t.l2) for t in tables) == [(2, "cold"), (2, "warm"), (4, "cold"), (4, "warm")]
+    assert (tmp_path / "all.json").read_text() == merged
+
+
+def test_merge_never_relabels_and_never_chooses(command: Any, tmp_path: Path) -> None:
+    one = written(tmp_path / "a.json", splits_map())
+    a100 = written(tmp_path / "b.json", splits_map(table(cta_slots=216), device=A100))
+    contradicting = written(tmp_path / "c.json", splits_map(table(rules=())))
+    output = tmp_path / "out.json"
+    output.write_text("old")
+    outcome = command("map", "merge", one, a100, "-o", str(output))
+    assert outcome.code == 2
+    assert f"{a100}: its device's name is NVIDIA A100 and that of {one} is NVIDIA H200" in outcome.error
+    outcome = command("map", "merge", one, contradicting, "-o", str(output))
+    assert outcome.code == 2
+    assert f"{contradicting}: contradicts {one} about decode int8-tc, heads 24/2" in outcome.error
+    assert output.read_text() == "old"
+
+
+def test_export_says_that_it_is_one_value(command: Any, tmp_path: Path) -> None:
+    """Of two cells, 2 costs 0 % and 4 %, 3 costs 1 % and 0 %, automatic 20 % and 20 %: 3 has the least mean."""
+    cells = (
+        cell(1, 32, {"1": 12.0, "2": 10.0, "3": 10.1}, 2), cell(2, 32, {"1": 12.0, "2": 10.4, "3": 10.0}, 3),
+    )  # fmt: skip
+    file = written(tmp_path / "splits.json", splits_map(table(cells=cells, rules=())))
+    outcome = command("map", "export", "ort", file)
+    assert json.loads(outcome.out) == {
+        "ep.cuda.dsa_decode_int8_tc": "1", "ep.cuda.dsa_decode_int8_tc_tiles_per_split": "3",
+    }  # fmt: skip
+    assert "3 tiles per split: the single value of least mean regret over the map's 2 cells: 0.50% mean, 1.00% max" in (
+        outcome.err
+    )
+    assert "(the automatic rule: 20.00% mean); it is not the map" in outcome.err
+    lines = command("map", "export", "env", file).out.splitlines()
+    assert lines[0].startswith("# 3 tiles per split: the single value")
+    assert lines[2:] == ["export ORT_DSA_DECODE_INT8_TC=1", "export ORT_DSA_DECODE_INT8_TC_TILES_PER_SPLIT=3"]
+
+
+def test_export_of_what_no_value_improves(command: Any, tmp_path: Path) -> None:
+    cells = (cell(1, 32, {"1": 10.0, "2": 12.0}, 1), cell(2, 16, {"2": 10.0, "4": 12.0}, 2, auto=2))
+    file = written(tmp_path / "splits.json", splits_map(table(cells=cells, rules=())))
+    assert json.loads(command("map", "export", "ort", file).out)["ep.cuda.dsa_decode_int8_tc_tiles_per_split"] == "0"
+    empty = written(tmp_path / "empty.json", SplitsMap("", "", A100, ()))
+    assert command("map", "export", "ort", empty).code == 2
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [("map",), ("map", "explain", "x.json"), ("map", "explain", "x.json", "--rows", "-1", "--candidates", "8"),
+     ("map", "export", "onnx", "x.json"), ("map", "merge"), ("map", "show", "missing.json")],
+)  # fmt: skip
+def test_bad_usage_is_exit_2(command: Any, argv: tuple[str, ...]) -> None:
+    outcome = command(*argv)
+    assert outcome.code == 2
+    assert outcome.error
