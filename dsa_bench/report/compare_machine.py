@@ -117,7 +117,7 @@ def _case_text(cell: CellComparison, row: Row) -> str:
     if row.base_us is not None and row.head_us is not None and row.change is not None:
         parts.append(f"{time_text(row.base_us)} -> {time_text(row.head_us)}, {faster_or_slower(1 + row.change)}")
     if row.ratio is not None:
-        parts.append(f"{percent(row.ratio.centre)} {interval_text(row.ratio)}")
+        parts.append(f"Hodges-Lehmann {percent(row.ratio.centre)} {interval_text(row.ratio)}")
     parts += [row.reason] if row.reason else []
     parts += [f"NOT ALIKE: {mismatch}" for mismatch in cell.mismatches]
     return printable("; ".join([*parts, noise_text(cell, paired=False)]))

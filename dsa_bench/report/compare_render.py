@@ -51,8 +51,8 @@ def _cells(cell: CellComparison, row: Row, columns: list[str]) -> list[str]:
 
 
 def _verdict(row: Row) -> str:
-    if row.ratio is not None and row.status in ("slower", "faster"):
-        return faster_or_slower(row.ratio.centre)
+    if row.change is not None and row.status == ("slower" if row.change > 0 else "faster"):
+        return faster_or_slower(1 + row.change)
     needed = row.rounds_to_decide
     return row.status if needed is None else f"{row.status} (~{needed} rounds)"
 

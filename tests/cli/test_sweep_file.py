@@ -113,7 +113,7 @@ def test_the_committed_sweeps_are_sweeps(root: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(sweep_schema())
     sweeps = sorted((root / "sweeps").glob("*.toml"))
     assert {path.stem for path in sweeps} >= {
-        "cpu-small", "seed-decode", "seed-prefill", "seed-fallback", "seed-splits"
+        "cpu-small", "seed-decode", "seed-splits-padded", "seed-prefill", "seed-fallback", "seed-splits"
     }  # fmt: skip
     for path in sweeps:
         jsonschema.validate(tomllib.loads(path.read_text()), sweep_schema())
