@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from dsa_bench import __version__
+from dsa_bench.cli.ab import ab
 from dsa_bench.cli.check import check
+from dsa_bench.cli.compare import compare
 from dsa_bench.cli.console import emit, note, prepare_streams
 from dsa_bench.cli.decode import decode
 from dsa_bench.cli.env import env
@@ -19,14 +21,16 @@ from dsa_bench.cli.prefill import prefill
 from dsa_bench.cli.regret import regret
 from dsa_bench.cli.report import report
 from dsa_bench.cli.rule import rule
+from dsa_bench.cli.run import run_sweep
 from dsa_bench.cli.tune import tune
 from dsa_bench.model.errors import CannotMeasure, DsaBenchError
 
 INTERRUPTED = 130
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (decode, prefill, tune, report, regret, check, kernels, env):
+for command in (decode, prefill, tune, report, regret, compare, ab, check, kernels, env):
     app.command(cls=ListCommand)(command)
+app.command("run", cls=ListCommand)(run_sweep)
 app.add_typer(rule, name="rule")
 app.add_typer(map_app, name="map")
 

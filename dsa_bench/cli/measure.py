@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsa_bench.cli.console import lines_to_user, note, only_the_result_on_stdout
+from dsa_bench.cli.part import WHOLE, Part
 from dsa_bench.model.errors import CannotMeasure, GateFailed
 from dsa_bench.model.request import SparseRequest
 from dsa_bench.model.shape import SparseShape
@@ -25,10 +26,14 @@ def measure(
     resume: bool,
     explain: bool,
     adapt: "Callable[[SparseRequest, Backend], SparseRequest] | None" = None,
+    opener: "Callable[[], Backend] | None" = None,
+    part: Part = WHOLE,
 ) -> "Measured":
     """Measure the request on the backend asked for. An interrupt says where the record is.
 
-    adapt  what the request becomes on the backend that was opened
+    adapt   what the request becomes on the backend that was opened
+    opener  opens another backend than `backend_name` says
+    part    the request's place in a larger run
     """
     from dsa_bench.backends.select import open_backend, open_dense
     from dsa_bench.bench.clocks import open_clocks
@@ -38,7 +43,7 @@ def measure(
     from dsa_bench.sweep.variants import Place, same_launches
 
     with only_the_result_on_stdout():
-        backend, *said = open_backend(backend_name, request.op, request.pad_smem)
+        backend, *said = (opener(), None) if opener else open_backend(backend_name, request.op, request.pad_smem)
         try:
             request = request if adapt is None else adapt(request, backend)
             on_gpu = backend.device.backend == "cuda"
@@ -60,7 +65,7 @@ def measure(
             request = replace(request, dense=dense is not None)
             l2 = request.policy.l2 if on_gpu else "none"
             bench = Bench(backend, timer, l2, clocks, tell_paths=explain, dense=dense)
-            with RunProgress([line for line in (*said, said_of_timer, said_of_dense) if line]) as progress:
+            with RunProgress([line for line in (*said, said_of_timer, said_of_dense) if line], part) as progress:
                 return run_cells(request, bench, progress, argv=sys.argv[1:], record=record, resume=resume)
         except KeyboardInterrupt:
             if record is not None and record.exists():

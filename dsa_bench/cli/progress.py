@@ -10,16 +10,19 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dsa_bench.cli.console import note
+from dsa_bench.cli.part import WHOLE, Part
 
 
 class RunProgress:
     """Follows cells and visits. A context manager, so that an interrupt leaves the terminal as it was.
 
     announcements  said before the first cell, so that a request that never gets there ends in its one line of error
+    part           where the cells stand in a run of several requests
     """
 
-    def __init__(self, announcements: list[str]) -> None:
+    def __init__(self, announcements: list[str], part: Part = WHOLE) -> None:
         self._announcements = announcements
+        self._part = part
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -34,6 +37,7 @@ class RunProgress:
         self._first: tuple[int, float] | None = None
 
     def begin_cell(self, cell: str, number: int, cells: int) -> None:
+        number, cells = number + self._part.before, self._part.of or cells
         parts = dict(part.split("=", 1) for part in cell.split(","))
         label = f"rows {parts['rows']}, context {parts['context']}, candidates {parts['candidates']}"
         while self._announcements:

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -164,3 +164,25 @@ def _refuse_contradictions(options: SparseOptions) -> None:
         raise BadInput("--plan: measures nothing, so --record, --resume and --explain have no use beside it")
     if options.plan and options.format not in ("table", "json"):
         raise BadInput(f"--format {options.format}: --plan prints JSON, and only that")
+
+
+_NOT_ASKED: dict[str, Any] = {
+    "backend": "auto",
+    "format": "table",
+    "record": None,
+    "resume": False,
+    "plan": False,
+    "sms": None,
+    "resident": None,
+    "explain": False,
+    "ceiling": False,
+}
+"""What stands for the options that another command than `decode` and `prefill` does not have."""
+
+
+def sparse_request(ctx: typer.Context, op: Op) -> SparseRequest:
+    """The request of a command that has the options of cells, data and policy, and maybe not the others."""
+    asked = {field.name: ctx.params[field.name] for field in fields(SparseOptions) if field.name in ctx.params}
+    options = SparseOptions(**(_NOT_ASKED | asked))
+    _refuse_contradictions(options)
+    return _request(ctx, op, options)

@@ -18,6 +18,11 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 _CUMULATIVE = re.compile(r"(\d+) bytes cumulative stack size")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _CONSTANT_SECTIONS = (".nv.global", ".nv.constant3")
+_ATTRIBUTES = ".nv.info."
+"""Start of the name of the section with a kernel's attributes: format, attribute, and a value or the size of one."""
+_SIZED = 4
+_PARAMETER = 0x17
+"""One parameter: index, ordinal, offset, and its size above 18 bits of flags. The same from sm_75 to sm_120."""
 _NOBITS = 8
 _OBJECT = 1
 
@@ -46,6 +51,14 @@ class KernelFacts:
     def threads(self) -> int | None:
         """Threads of a block, where the module publishes `<kernel>_threads`."""
         return self.constants.get("threads")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Parameter:
+    """Where a kernel's parameter lies in its argument block, in bytes."""
+
+    offset: int
+    size: int
 
 
 def read_facts(log: str, constants: Mapping[str, int]) -> dict[str, KernelFacts]:
@@ -88,28 +101,60 @@ def read_constants(cubin: bytes) -> dict[str, int]:
         raise ValueError(f"the compiler's output is no CUBIN: {error}") from error
 
 
-def _variables(cubin: bytes) -> Iterator[tuple[str, int]]:
-    """Walk an ELF64 symbol table (System V ABI, chapter 4); symbol values are relative to their section's address."""
+def read_parameters(cubin: bytes) -> dict[str, tuple[Parameter, ...]]:
+    """Each kernel's parameters in order, from its attributes in the CUBIN. ValueError if it is no CUBIN."""
+    try:
+        sections = _named_sections(cubin)
+        return {
+            name.removeprefix(_ATTRIBUTES): tuple(parameter for _, parameter in sorted(_parameters(cubin, section)))
+            for name, section in sorted(sections, key=lambda one: one[0])
+            if name.startswith(_ATTRIBUTES)
+        }
+    except (struct.error, IndexError, ValueError) as error:
+        raise ValueError(f"the compiler's output is no CUBIN: {error}") from error
+
+
+def _parameters(cubin: bytes, section: "_Section") -> Iterator[tuple[int, Parameter]]:
+    at, end = section.offset, section.offset + section.size
+    while at < end:
+        form, attribute, value = struct.unpack_from("<BBH", cubin, at)
+        at += 4
+        if form != _SIZED:
+            continue
+        if attribute == _PARAMETER:
+            _, ordinal, offset, packed = struct.unpack_from("<IHHI", cubin, at)
+            yield ordinal, Parameter(offset, packed >> 18)
+        at += value
+
+
+def _named_sections(cubin: bytes) -> list[tuple[str, "_Section"]]:
+    """The sections of an ELF64 file (System V ABI, chapter 4) with their names, in order."""
     if cubin[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a little-endian ELF64 file")
     (table,) = struct.unpack_from("<Q", cubin, 40)
     size, count, names_index = struct.unpack_from("<HHH", cubin, 58)
     sections = [_Section(*struct.unpack_from("<IIQQQQIIQQ", cubin, table + i * size)) for i in range(count)]
+    return [(_text(cubin, sections[names_index], section.name), section) for section in sections]
 
-    def text(strings: _Section, at: int) -> str:
-        start = strings.offset + at
-        return cubin[start : cubin.index(b"\0", start)].decode()
 
-    for symtab in (section for section in sections if section.type == 2):
+def _text(cubin: bytes, strings: "_Section", at: int) -> str:
+    start = strings.offset + at
+    return cubin[start : cubin.index(b"\0", start)].decode()
+
+
+def _variables(cubin: bytes) -> Iterator[tuple[str, int]]:
+    """Walk the symbol table; symbol values are relative to their section's address."""
+    sections = _named_sections(cubin)
+    for _, symtab in (one for one in sections if one[1].type == 2):
         for at in range(symtab.offset, symtab.offset + symtab.size, symtab.entry_size):
             name, info, _, index, value, length = struct.unpack_from("<IBBHQQ", cubin, at)
-            if info & 15 != _OBJECT or length != 4 or not 0 < index < count:
+            if info & 15 != _OBJECT or length != 4 or not 0 < index < len(sections):
                 continue
-            home = sections[index]
-            if text(sections[names_index], home.name).startswith(_CONSTANT_SECTIONS):
+            home_name, home = sections[index]
+            if home_name.startswith(_CONSTANT_SECTIONS):
                 at_value = home.offset + value - home.address
                 number = 0 if home.type == _NOBITS else struct.unpack_from("<I", cubin, at_value)[0]
-                yield text(sections[symtab.link], name), number
+                yield _text(cubin, sections[symtab.link][1], name), number
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import SPLIT_KERNELS
 from dsa_bench.model.shape import Op, SparseShape, ceil_div
+from dsa_bench.model.sides import plain_kernel
 from dsa_bench.splits.registry import Rule
 from dsa_bench.splits.rules import capped_splits, grouped_splits, seed_wave
 
@@ -123,7 +124,7 @@ def _requested(kernel: str, op: Op, tiles_per_split: Iterable[int]) -> Iterable[
         return [None]
     if kernel == "gather":
         return GATHER_TILES_PER_SPLIT
-    return tiles_per_split if kernel in SPLIT_KERNELS else [None]
+    return tiles_per_split if plain_kernel(kernel) in SPLIT_KERNELS else [None]
 
 
 def effective_variants(

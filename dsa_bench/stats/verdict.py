@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dsa_bench.stats.location import MIN_ROUNDS, Estimate, Samples, UnpairedRounds, hodges_lehmann, paired_log_ratio
+from dsa_bench.stats.two_sample import hodges_lehmann_shift
 
 MARGIN = 0.01
 """The default: 1 % is the smallest difference that matters."""
 
 _REACH = 100_000
 """Rounds that nobody will run: an estimate beyond is none."""
+
+_ROUNDING = 1e-12
+"""What logarithms of times lose: a difference of just the margin lies inside it, whatever the times."""
 
 
 class Verdict(StrEnum):
@@ -63,7 +67,21 @@ def judge(variant_us: Samples, reference_us: Samples, margin: float = MARGIN) ->
         log_ratios = paired_log_ratio(variant_us, reference_us)
     except UnpairedRounds as unusable:
         return Judgement(Verdict.INVALID, ratio=None, reason=str(unusable))
-    difference, equivalence = hodges_lehmann(log_ratios, 0.95), hodges_lehmann(log_ratios, 0.90)
+    return _judgement(hodges_lehmann(log_ratios, 0.95), hodges_lehmann(log_ratios, 0.90), delta)
+
+
+def judge_independent(variant_us: Samples, reference_us: Samples, margin: float = MARGIN) -> Judgement:
+    """The same verdict over two runs, whose rounds are independent samples (stats/two_sample.py)."""
+    delta = _log_margin(margin)
+    try:
+        difference, equivalence = (hodges_lehmann_shift(variant_us, reference_us, level) for level in (0.95, 0.90))
+    except UnpairedRounds as unusable:
+        return Judgement(Verdict.INVALID, ratio=None, reason=str(unusable))
+    return _judgement(difference, equivalence, delta)
+
+
+def _judgement(difference: Estimate, equivalence: Estimate, delta: float) -> Judgement:
+    """The rule on log ratios: `difference` holds the 95 % interval, `equivalence` the 90 % one."""
     verdict = _verdict(difference, equivalence, delta)
     needed = _rounds_to_decide(difference, equivalence, delta) if verdict is Verdict.INCONCLUSIVE else None
     return Judgement(verdict, difference.exp(), needed)
@@ -92,6 +110,7 @@ def _verdict(difference: Estimate, equivalence: Estimate, delta: float) -> Verdi
     """The rule on log ratios: `difference` holds the 95 % interval, `equivalence` the 90 % one."""
     if difference.interval is None or equivalence.interval is None:
         return Verdict.INCONCLUSIVE
+    delta += _ROUNDING
     low, high = difference.interval
     if low > delta:
         return Verdict.SLOWER

@@ -136,6 +136,18 @@ def _identity(header: Header) -> dict[str, Any]:
     return {name: getattr(header, name) for name in ("version", "device", "kernel_hashes", "plan")}
 
 
+def is_run_of(run: Run, request: SparseRequest, backend: Backend) -> bool:
+    """Whether a recorded run is one of this request, on this device with these kernels; dense attention aside, which
+    may depend on what is installed."""
+    hashes = {kernel: backend.kernel_hash(kernel) for kernel in request.measured_kernels}
+    header = run_header(request, backend.device, hashes, ())
+    was, now = (_identity(one) for one in (run.header, header))
+    for identity in (was, now):
+        identity["plan"] = {name: value for name, value in identity["plan"].items() if name != DENSE}
+        identity["kernel_hashes"] = {name: value for name, value in identity["kernel_hashes"].items() if name != DENSE}
+    return was == now
+
+
 def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):

@@ -69,6 +69,10 @@ def test_importing_loads_nothing(probe: Any) -> None:
         ["decode", "--rows", "x"],
         ["rule", "score", "--help"],
         ["regret", "--help"],
+        ["compare", "--help"],
+        ["ab", "--help"],
+        ["run", "--help"],
+        ["compare", "a", "b", "--threshold", "15"],
     ],
 )
 def test_parsing_options_loads_nothing_heavy(probe: Any, argv: list[str]) -> None:
@@ -78,7 +82,7 @@ def test_parsing_options_loads_nothing_heavy(probe: Any, argv: list[str]) -> Non
     assert not driver
 
 
-def test_planning_and_reporting_touch_no_gpu(probe: Any, two_cells: Any, tmp_path: Path) -> None:
+def test_planning_and_reporting_touch_no_gpu(probe: Any, two_cells: Any, tmp_path: Path, root: Path) -> None:
     """F1, NVIDIA/cudf#6602, and F6: commands that measure nothing."""
     record = str(two_cells.write(tmp_path / "r.jsonl"))
     sweep, tuned = tmp_path / "sweep.jsonl", str(tmp_path / "splits.json")
@@ -93,6 +97,8 @@ def test_planning_and_reporting_touch_no_gpu(probe: Any, two_cells: Any, tmp_pat
             ["decode", "--plan"],
             ["decode", "--plan", "--backend", "cuda", "--sms", "132", "--resident", "3"],
             ["report", record],
+            ["compare", record, record],
+            ["run", str(root / "sweeps" / "seed-decode.toml"), "--plan"],
             ["report", record, "--format", "json"],
             ["tune", "--plan"],
             ["tune", "--from", str(sweep)],

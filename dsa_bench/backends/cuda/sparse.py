@@ -161,9 +161,7 @@ class SparseLauncher:
         self._refuse_beyond_bounds(kernel, shape, inputs.scale)
         sizes = (shape.context, shape.candidates, shape.group)
         grid = self._grid(kernel, shape, shape.kv_heads, plan.splits)
-        arguments = self._attention_arguments(inputs, workspace, sizes)
-        if "paths" in kernel.facts.constants:  # older revisions, which tools/ab.py measures, chose in no way
-            arguments += [np.int32(paths.forced), paths.counts]
+        arguments = [*self._attention_arguments(inputs, workspace, sizes), np.int32(paths.forced), paths.counts]
         return KernelLaunch(kernel, grid, arguments, self._stream)
 
     def _merge(self, shape: SparseShape, plan: SplitPlan, workspace: Workspace, out: Device) -> KernelLaunch:
