@@ -45,7 +45,7 @@ def open_dense(asked: bool | None, l2: str, backend: Backend) -> tuple[Dense | N
     """
     if asked is False or backend.device.backend != "cuda":
         return None, None
-    from dsa_bench.backends.cuda.dense import TorchDense
+    from dsa_bench.backends.cuda.torch_sdpa import TorchDense
 
     try:
         if l2 == "cold":

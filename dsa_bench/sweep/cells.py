@@ -28,7 +28,7 @@ from dsa_bench.oracle.tolerance import largest_output
 from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.sweep.check import Checker
 from dsa_bench.sweep.cpu_time import refuse_long_launches
-from dsa_bench.sweep.dense import dense_line
+from dsa_bench.sweep.dense_line import dense_line
 from dsa_bench.sweep.header import run_header
 from dsa_bench.sweep.memory import refuse_beyond_memory
 from dsa_bench.sweep.precision import Precision

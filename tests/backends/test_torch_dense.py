@@ -15,7 +15,7 @@ from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.errors import CannotMeasure, VariantRefused
 from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import SparseShape
-from dsa_bench.oracle.dense import dense_bound, dense_reference
+from dsa_bench.oracle.sdpa import dense_bound, dense_reference
 
 GPU: Any = SimpleNamespace(device=SimpleNamespace(backend="cuda"), stream=SimpleNamespace(ptr=1))
 CPU: Any = SimpleNamespace(device=SimpleNamespace(backend="cpu"), stream=None)

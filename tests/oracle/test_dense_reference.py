@@ -10,8 +10,8 @@ from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import SparseShape
-from dsa_bench.oracle.dense import dense_bound, dense_reference
 from dsa_bench.oracle.rounding import dequantised
+from dsa_bench.oracle.sdpa import dense_bound, dense_reference
 
 
 def inputs_of(rows: int, context: int, **knobs: float) -> SparseInputs:

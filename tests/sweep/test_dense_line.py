@@ -16,10 +16,10 @@ from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.request import DataSpec, Policy, SparseRequest
 from dsa_bench.model.run import complete_rounds, read_run
 from dsa_bench.model.shape import SparseShape
-from dsa_bench.oracle.dense import dense_reference
+from dsa_bench.oracle.sdpa import dense_reference
 from dsa_bench.report.cells import cell_tables
 from dsa_bench.sweep.cells import Bench, run_cells
-from dsa_bench.sweep.dense import choose_dense, dense_line
+from dsa_bench.sweep.dense_line import choose_dense, dense_line
 
 SHAPE = SparseShape(rows=9, context=64, candidates=20, query_heads=4, op="prefill")
 

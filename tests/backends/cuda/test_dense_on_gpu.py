@@ -16,8 +16,8 @@ from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import SparseShape
-from dsa_bench.oracle.dense import dense_bound, dense_reference
-from dsa_bench.sweep.dense import choose_dense
+from dsa_bench.oracle.sdpa import dense_bound, dense_reference
+from dsa_bench.sweep.dense_line import choose_dense
 
 pytestmark = pytest.mark.gpu
 
@@ -35,7 +35,7 @@ def profiler(backend: Any) -> Any:
 @pytest.fixture(scope="module")
 def dense(backend: Any, profiler: Any) -> Any:
     pytest.importorskip("torch")
-    from dsa_bench.backends.cuda.dense import TorchDense
+    from dsa_bench.backends.cuda.torch_sdpa import TorchDense
 
     return TorchDense(backend.stream)
 

@@ -17,7 +17,7 @@ from dsa_bench.model.errors import NothingRecorded, VariantRefused
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.request import DENSE
 from dsa_bench.oracle.attention import F64, Reference, relative_rms, rms
-from dsa_bench.oracle.dense import dense_bound, dense_reference
+from dsa_bench.oracle.sdpa import dense_bound, dense_reference
 from dsa_bench.oracle.tolerance import SMALLEST_BF16, U_BF16, U_FP32
 from dsa_bench.sweep.check import FEW_ROUNDINGS, value_rms
 
