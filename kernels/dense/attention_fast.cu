@@ -58,7 +58,7 @@ template <typename T>
 constexpr int kStep = kGroups<T> * kKeys;  // keys of a warp per step
 
 struct Smem {
-  float acc[kWarps][kMaxValueHeadSize];
+  alignas(16) float acc[kWarps][kMaxValueHeadSize];  // stored 16 bytes at a time
   float max[kWarps], sum[kWarps];
 };
 
