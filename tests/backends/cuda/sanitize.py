@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import numpy as np
+from dense_runs import launch_dense
 
 from dsa_bench.backends.cuda.backend import CudaBackend
 from dsa_bench.bench.check import compare, run_poisoned
@@ -26,8 +27,9 @@ HEADS = ((24, 256), (8, 256), (24, 40))
 
 
 def launch_everything() -> int:
-    """Every kernel of decode and prefill; the number of launches whose result was checked."""
-    return launch_decode(CudaBackend()) + launch_prefill(CudaBackend("prefill"))
+    """Every kernel of decode, prefill and dense decode; the number of launches whose result was checked."""
+    decode = CudaBackend()
+    return launch_decode(decode) + launch_prefill(CudaBackend("prefill")) + launch_dense(decode)
 
 
 def launch_prefill(backend: CudaBackend) -> int:

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: MIT
+"""Dense decode: its shape, its tensors on the host, and how a row's keys are shared out."""
+
+import hashlib
+from dataclasses import asdict, dataclass, fields
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsa_bench.model.errors import BadInput
+from dsa_bench.model.inputs import BF16
+from dsa_bench.model.shape import ceil_div
+
+DenseDtype = Literal["f32", "f16", "bf16"]
+DTYPES: dict[DenseDtype, np.dtype[np.generic]] = {
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "bf16": BF16,
+}
+MAX_CAPACITY = 2**30 - 1
+"""Kernels count keys in 32 bits and look a few steps ahead of the end."""
+MIN_LIVE_CHUNK = 128
+"""Keys per split that the rule `live` never goes below (seed 004's ATTN_SPLIT_MIN_CHUNK)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseShape:
+    """One call of dense decode attention over a cache of `capacity` keys, of which the first `length` are live.
+
+    query, out [batch, query_heads, query_len, head_size | value_head_size] · key [batch, kv_heads, capacity, head_size]
+    · value [batch, kv_heads, capacity, value_head_size], all of `dtype`.
+    Raises BadInput if a dimension is not positive, the heads do not divide, the length is beyond the capacity, the
+    capacity beyond what the kernels count, or the type is none of DTYPES. A length of 0 is a call: it gives zeros.
+    """
+
+    capacity: int
+    length: int
+    query_heads: int = 16
+    kv_heads: int = 16
+    head_size: int = 192
+    value_head_size: int = 128
+    batch: int = 1
+    query_len: int = 1
+    dtype: DenseDtype = "f16"
+
+    def __post_init__(self) -> None:
+        for name, value in self.sizes.items():
+            if value < (0 if name == "length" else 1):
+                raise BadInput(f"--{name.replace('_', '-')} {value}: must be at least {0 if name == 'length' else 1}")
+        if self.dtype not in DTYPES:
+            raise BadInput(f"--dtype {self.dtype}: must be one of {', '.join(DTYPES)}")
+        if self.query_heads % self.kv_heads:
+            raise BadInput(
+                f"--query-heads {self.query_heads}: must be a multiple of --kv-heads {self.kv_heads}, "
+                "because the query heads of a group share one KV head"
+            )
+        if self.capacity > MAX_CAPACITY:
+            raise BadInput(f"--capacity {self.capacity}: must be at most {MAX_CAPACITY}, the kernels' limit")
+        if self.length > self.capacity:
+            raise BadInput(
+                f"--length {self.length}: must be at most --capacity {self.capacity}, because the cache holds no more"
+            )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Every dimension by name."""
+        dimensions = asdict(self)
+        del dimensions["dtype"]
+        return dimensions
+
+    @property
+    def rows(self) -> int:
+        """Independent attention problems: batch x query_heads x query_len."""
+        return self.batch * self.query_heads * self.query_len
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one KV head."""
+        return self.query_heads // self.kv_heads
+
+    @property
+    def live_bytes(self) -> int:
+        """K and V bytes that a call must read at least once: every live key of every KV head."""
+        keys = self.batch * self.kv_heads * self.length
+        return keys * (self.head_size + self.value_head_size) * DTYPES[self.dtype].itemsize
+
+    @property
+    def key(self) -> str:
+        """The cell's name in records. Cells of two runs match when their keys are equal."""
+        return f"op=dense,dtype={self.dtype}," + ",".join(f"{name}={value}" for name, value in self.sizes.items())
+
+
+@dataclass(frozen=True, slots=True)
+class DensePlan:
+    """How a row's keys are shared out, known from capacity and rows alone, so that a captured launch stays right.
+
+    splits  CTAs of a row; 1 is the monolithic kernel, 0 no launch
+    chunk   keys per split; where `live`, the least that a split gets: the device takes max(chunk, ceil(T / splits))
+    """
+
+    splits: int
+    chunk: int
+    live: bool = False
+
+    def __post_init__(self) -> None:
+        if self.splits < 0 or (self.splits > 0) != (self.chunk > 0):
+            raise ValueError(f"no plan of {self.splits} splits of {self.chunk} keys")
+
+    @property
+    def name(self) -> str:
+        """The geometry's name in records: equal launches have equal names."""
+        if self.splits == 1:
+            return "off"
+        return f"splits={self.splits},chunk={'live' if self.live else self.chunk}"
+
+    def covers(self, capacity: int) -> bool:
+        """Whether every key has a split, whatever the live length."""
+        return (self.live and self.splits > 0) or self.splits * self.chunk >= capacity
+
+    def keys_per_split(self, length: int) -> int:
+        """What the device takes for a live length."""
+        return max(self.chunk, ceil_div(length, self.splits)) if self.live and self.splits else self.chunk
+
+    def slice(self, split: int, length: int) -> range:
+        """Keys of one split at a live length: [split * chunk, min((split + 1) * chunk, length)), empty past the end."""
+        chunk = self.keys_per_split(length)
+        return range(min(split * chunk, length), min((split + 1) * chunk, length))
+
+    def alive(self, length: int) -> int:
+        """Splits of a row that hold keys at a live length."""
+        return min(self.splits, ceil_div(length, self.keys_per_split(length))) if self.splits else 0
+
+    def workspace_bytes(self, rows: int, value_head_size: int) -> int:
+        """FP32 partials of every split: acc [value_head_size], m and l. None for the monolithic kernel."""
+        return 4 * rows * self.splits * (value_head_size + 2) if self.splits > 1 else 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseInputs:
+    """The tensors of one call, shaped as DenseShape says, and what a row may see.
+
+    length     live keys; those behind it are never read
+    scale      of the product; None is 1 / sqrt(head_size)
+    softcap    0, or c in c * tanh(x / c), before the mask
+    causal     query i sees the keys up to i + end - query_len, end the end of its batch entry's live keys
+    pad_limit  None, or int32 [batch]: live keys of each batch entry; a negative one is no limit
+    mask       None, or fp32 [batch, query_len, capacity], added to the scores; -inf takes a key out
+    """
+
+    query: NDArray[np.generic]
+    key: NDArray[np.generic]
+    value: NDArray[np.generic]
+    length: int
+    scale: float | None = None
+    softcap: float = 0.0
+    causal: bool = False
+    pad_limit: NDArray[np.int32] | None = None
+    mask: NDArray[np.float32] | None = None
+
+    @property
+    def shape(self) -> DenseShape:
+        batch, query_heads, query_len, head_size = self.query.shape
+        _, kv_heads, capacity, value_head_size = self.value.shape
+        dtype: DenseDtype = next(name for name in DTYPES if DTYPES[name] == self.query.dtype)
+        return DenseShape(
+            capacity, self.length, query_heads, kv_heads, head_size, value_head_size, batch, query_len, dtype
+        )
+
+    @property
+    def softmax_scale(self) -> float:
+        """The factor on the product of query and key."""
+        return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
+
+    @property
+    def tensors(self) -> dict[str, NDArray[np.generic]]:
+        """Every tensor by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+    def place(self, row: int) -> tuple[int, int, int, int]:
+        """Batch entry, query head, query and KV head of a row."""
+        shape = self.shape
+        rest, query = divmod(row, shape.query_len)
+        batch, head = divmod(rest, shape.query_heads)
+        return batch, head, query, head // shape.group
+
+    def stop(self, row: int) -> int:
+        """End of the keys that a row sees: [0, stop)."""
+        batch, _, query, _ = self.place(row)
+        end = self.length
+        if self.pad_limit is not None and self.pad_limit[batch] >= 0:
+            end = min(end, int(self.pad_limit[batch]))
+        return min(max(query + end - self.query.shape[2] + 1, 0), end) if self.causal else end
+
+    def digest(self) -> str:
+        """SHA-256 over every tensor's name, type, shape and bytes, and what else the result hangs on; 16 hex digits."""
+        said = f"length={self.length},scale={self.softmax_scale!r},softcap={self.softcap!r},causal={self.causal}"
+        sha = hashlib.sha256(said.encode())
+        for name, tensor in self.tensors.items():
+            sha.update(f"{name}:{tensor.dtype.name}{tensor.shape}".encode())
+            sha.update(np.ascontiguousarray(tensor).view(np.uint8).data)
+        return sha.hexdigest()[:16]

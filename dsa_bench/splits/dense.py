@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: MIT
+"""Rules that share a dense row's keys out over splits: capacity and rows in, a plan out, total and free of the length.
+
+The live length is not among the arguments: a launch that is captured once is replayed while it grows.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+from dsa_bench.model.dense import MIN_LIVE_CHUNK, DensePlan
+from dsa_bench.model.errors import BadInput
+from dsa_bench.model.shape import ceil_div
+
+TARGET_CTAS = 512
+"""CTAs of a launch, about one wave of the document's kernel on 132 SMs (seed 004: ATTN_SPLIT_TARGET_BLOCKS)."""
+MIN_CHUNK = MIN_LIVE_CHUNK
+"""Keys below which a split is not worth its CTA (seed 004: ATTN_SPLIT_MIN_CHUNK)."""
+MAX_SPLITS = 64
+"""Splits that the workspace and the combining kernels are made for (seed 004: ATTN_SPLIT_MAX_SPLITS)."""
+CHUNK_VARIABLE = "ONNX_GENAI_ATTN_SPLIT_CHUNK"
+"""The environment variable that pins the chunk, as in seed 004."""
+RULES = ("off", "fixed:256", "seed-adaptive", "adaptive", "live")
+"""Every rule by the name that asks for it; fixed takes any positive chunk."""
+
+DenseRule = Callable[[int, int], DensePlan]
+"""(capacity [keys], rows [rows]) -> plan. No launch for zero of either."""
+
+NO_LAUNCH = DensePlan(0, 0)
+
+
+def off(capacity: int, rows: int) -> DensePlan:
+    """One CTA a row: the monolithic kernel."""
+    return DensePlan(1, capacity) if capacity > 0 and rows > 0 else NO_LAUNCH
+
+
+def fixed(capacity: int, rows: int, chunk: int) -> DensePlan:
+    """Splits of about `chunk` keys: S = clamp(ceil(capacity / chunk), 1, 64), then chunk = ceil(capacity / S).
+
+    Blind to: rows, the device. Source: seed 004, what it replaces (256) and what its variable pins.
+    Raises ValueError for a chunk that is not positive.
+    """
+    if chunk < 1:
+        raise ValueError(f"a chunk of {chunk} keys")
+    return _shared(capacity, rows, ceil_div(capacity, chunk))
+
+
+def seed_adaptive(capacity: int, rows: int) -> DensePlan:
+    """The document's formula: S = clamp(min(ceil(512 / rows), ceil(capacity / 128)), 1, 64).
+
+    The chunk is ceil(capacity / S).
+    It promises 128 keys per split, and for capacities just above a multiple of 128 gives fewer: 129 is 2 x 65.
+    Blind to: the device, the live length. Source: seed 004, attention_split_geometry.
+    """
+    if capacity <= 0 or rows <= 0:
+        return NO_LAUNCH
+    return _shared(capacity, rows, min(ceil_div(TARGET_CTAS, rows), ceil_div(capacity, MIN_CHUNK)))
+
+
+def adaptive(capacity: int, rows: int) -> DensePlan:
+    """The document's formula with its promise kept: floor(capacity / 128), so chunk >= 128 wherever S >= 2.
+
+    Blind to: the device, the live length: 2600 keys in a capacity of 32768 leave 3 of 32 splits alive.
+    """
+    if capacity <= 0 or rows <= 0:
+        return NO_LAUNCH
+    return _shared(capacity, rows, min(ceil_div(TARGET_CTAS, rows), capacity // MIN_CHUNK))
+
+
+def live(capacity: int, rows: int) -> DensePlan:
+    """The launch of `adaptive`; the device gives a split max(128, ceil(T / S)) keys.
+
+    So no split idles while T >= 128 * S, and the capacity does not matter. Blind to: the device.
+    """
+    plan = adaptive(capacity, rows)
+    return DensePlan(plan.splits, MIN_CHUNK, live=True) if plan.splits > 1 else plan
+
+
+def parse_rule(name: str) -> DenseRule:
+    """The rule of a name: one of RULES, or fixed:N. BadInput for any other."""
+    plain: dict[str, DenseRule] = {"off": off, "seed-adaptive": seed_adaptive, "adaptive": adaptive, "live": live}
+    if name in plain:
+        return plain[name]
+    if match := re.fullmatch(r"fixed:0*([1-9][0-9]{0,9})", name, re.ASCII):
+        chunk = int(match[1])
+        return lambda capacity, rows: fixed(capacity, rows, chunk)
+    raise BadInput(f"--rule {name}: must be off, fixed:N with N keys per split, seed-adaptive, adaptive or live")
+
+
+def pinned_rule(environment: Mapping[str, str]) -> DenseRule | None:
+    """The rule that ONNX_GENAI_ATTN_SPLIT_CHUNK pins: fixed:N. None where it is unset or empty.
+
+    Raises BadInput for anything but a positive decimal integer of ASCII digits.
+    """
+    said = environment.get(CHUNK_VARIABLE, "")
+    if not said:
+        return None
+    if not re.fullmatch(r"0*[1-9][0-9]{0,9}", said, re.ASCII):
+        raise BadInput(f"{CHUNK_VARIABLE}={said}: must be a positive number of keys per split; unset it for the rule")
+    return parse_rule(f"fixed:{said}")
+
+
+def _shared(capacity: int, rows: int, splits: int) -> DensePlan:
+    """ceil(capacity / S) keys for each of S = clamp(splits, 1, MAX_SPLITS)."""
+    if capacity <= 0 or rows <= 0:
+        return NO_LAUNCH
+    splits = min(max(splits, 1), MAX_SPLITS)
+    return DensePlan(splits, ceil_div(capacity, splits))
