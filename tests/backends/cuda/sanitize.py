@@ -13,11 +13,16 @@ import sys
 import numpy as np
 
 from dsa_bench.backends.cuda.backend import CudaBackend
+from dsa_bench.backends.cuda.hyper import DeviceGate, DeviceMix, open_launcher
+from dsa_bench.backends.cuda.memory import download_bf16, upload
 from dsa_bench.bench.check import compare, run_poisoned
+from dsa_bench.data.hyper import gate_inputs, mix_inputs
 from dsa_bench.data.synthetic import sparse_inputs
+from dsa_bench.model.hyper import LAUNCH_MODES, SIGMOIDS, GateShape, MixShape
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import SparseShape
+from dsa_bench.oracle import hyper as oracle
 from dsa_bench.oracle.attention import reference
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -26,8 +31,49 @@ HEADS = ((24, 256), (8, 256), (24, 40))
 
 
 def launch_everything() -> int:
-    """Every kernel of decode and prefill; the number of launches whose result was checked."""
-    return launch_decode(CudaBackend()) + launch_prefill(CudaBackend("prefill"))
+    """Every kernel of every operator; the number of launches whose result was checked."""
+    return launch_decode(CudaBackend()) + launch_prefill(CudaBackend("prefill")) + launch_mix() + launch_gate()
+
+
+def launch_mix() -> int:
+    """PreMix and ScaledSilu in both forms, at whole and broken CTAs, and the comparison of the sigmoids."""
+    launcher = open_launcher("mix")
+    checked = 0
+    for shape, form in itertools.product((MixShape(1, 8, rank=8), MixShape(3), MixShape(13, 520, rank=1032)), SIGMOIDS):
+        inputs = mix_inputs(shape)
+        tensors = DeviceMix.upload(inputs)
+        launcher.pre_mix(form, shape, tensors).enqueue()
+        launcher.scaled_silu(form, shape, tensors).enqueue()
+        launcher.stream.synchronize()
+        rows = oracle.checked_rows(shape.rows)
+        for out, judged in ((tensors.mixed, oracle.mixed), (tensors.activated, oracle.activated)):
+            expected, bound = judged(inputs, rows)
+            assert (np.abs(download_bf16(out)[rows].astype(np.float64) - expected.out) <= bound).all(), shape.key
+            checked += 1
+    count, lowest = upload(np.zeros(1, np.uint64)), upload(np.full(1, 2**32 - 1, np.uint32))
+    launcher.sigmoid_differences(0x3F000000, 100_000, count, lowest).enqueue()
+    launcher.stream.synchronize()
+    assert int(count.get()[0]) == 0
+    return checked + 1
+
+
+def launch_gate() -> int:
+    """gate-mul and both projections in every launch mode, at whole and broken tiles of rows and outputs."""
+    launcher = open_launcher("gate")
+    shapes = (GateShape(1), GateShape(5, rank=8), GateShape(8), GateShape(129, 96, 160, 168), GateShape(9, 32, 32, 8))
+    checked = 0
+    for shape, mode in itertools.product(shapes, LAUNCH_MODES):
+        inputs = gate_inputs(shape)
+        tensors = DeviceGate.upload(inputs)
+        for launch in launcher.pair(mode, shape, tensors):
+            launch.enqueue()
+        launcher.stream.synchronize()
+        x, rows = download_bf16(tensors.x), oracle.checked_rows(shape.rows)
+        expected, bound = oracle.projected(x, inputs.weight, rows)
+        found = download_bf16(tensors.out)[rows].astype(np.float64)
+        assert (np.abs(found - expected.out) <= bound).all(), f"{shape.key}, {mode}"
+        checked += 1
+    return checked
 
 
 def launch_prefill(backend: CudaBackend) -> int:
