@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.backends.base import Backend, Launch, SparseBuffers
+from dsa_bench.model.call import LaunchSite
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import VariantPlan
@@ -49,6 +50,9 @@ class SidesBackend:
         self.device = a.device
         self.stream = a.stream
         self.geometry: SparseGeometry = SidesGeometry({side: one.geometry for side, one in self._sides.items()})
+
+    def site(self) -> LaunchSite | None:
+        return self._sides["A"].site()
 
     def kernel_hash(self, kernel: str) -> str:
         return self._of(kernel).kernel_hash(plain_kernel(kernel))

@@ -1,24 +1,33 @@
 # SPDX-License-Identifier: MIT
 """Every kernel once at each of its edges, on exact allocations: a program for compute-sanitizer, not a test.
 
-`python tests/backends/cuda/sanitize.py [memcheck racecheck initcheck synccheck]` runs the tools over itself, prints one
-line for each and leaves with 1 if any of them reports an error. `--plain` runs the launches without a tool.
+`python tests/backends/cuda/sanitize.py [--tools memcheck ...] [--ops decode ...]` runs the tools over itself, all at
+once, prints one line for each and leaves with 1 if any of them reports an error. `--plain` runs the launches without a
+tool.
 """
 
+import argparse
 import itertools
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from dense_runs import launch_dense
 
 from dsa_bench.backends.cuda.backend import CudaBackend
+from dsa_bench.backends.cuda.hyper import DeviceGate, DeviceMix, open_launcher
+from dsa_bench.backends.cuda.memory import download_bf16, upload
 from dsa_bench.bench.check import compare, run_poisoned
+from dsa_bench.data.hyper import gate_inputs, mix_inputs
 from dsa_bench.data.synthetic import sparse_inputs
+from dsa_bench.model.hyper import LAUNCH_MODES, SIGMOIDS, GateShape, MixShape
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import SparseShape
+from dsa_bench.oracle import hyper as oracle
 from dsa_bench.oracle.attention import reference
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -26,10 +35,45 @@ CANDIDATES = (1, 65, 509, 2112)
 HEADS = ((24, 256), (8, 256), (24, 40))
 
 
-def launch_everything() -> int:
-    """Every kernel of decode, prefill and dense decode; the number of launches whose result was checked."""
-    decode = CudaBackend()
-    return launch_decode(decode) + launch_prefill(CudaBackend("prefill")) + launch_dense(decode)
+def launch_mix() -> int:
+    """PreMix and ScaledSilu in both forms, at whole and broken CTAs, and the comparison of the sigmoids."""
+    launcher = open_launcher("mix")
+    checked = 0
+    for shape, form in itertools.product((MixShape(1, 8, rank=8), MixShape(3), MixShape(13, 520, rank=1032)), SIGMOIDS):
+        inputs = mix_inputs(shape)
+        tensors = DeviceMix.upload(inputs)
+        launcher.pre_mix(form, shape, tensors).enqueue()
+        launcher.scaled_silu(form, shape, tensors).enqueue()
+        launcher.stream.synchronize()
+        rows = oracle.checked_rows(shape.rows)
+        for out, judged in ((tensors.mixed, oracle.mixed), (tensors.activated, oracle.activated)):
+            expected, bound = judged(inputs, rows)
+            assert (np.abs(download_bf16(out)[rows].astype(np.float64) - expected.out) <= bound).all(), shape.key
+            checked += 1
+    count, lowest = upload(np.zeros(1, np.uint64)), upload(np.full(1, 2**32 - 1, np.uint32))
+    launcher.sigmoid_differences(0x3F000000, 100_000, count, lowest).enqueue()
+    launcher.stream.synchronize()
+    assert int(count.get()[0]) == 0
+    return checked + 1
+
+
+def launch_gate() -> int:
+    """gate-mul and both projections in every launch mode, at whole and broken tiles of rows and outputs."""
+    launcher = open_launcher("gate")
+    shapes = (GateShape(1), GateShape(5, rank=8), GateShape(8), GateShape(129, 96, 160, 168), GateShape(9, 32, 32, 8))
+    checked = 0
+    for shape, mode in itertools.product(shapes, LAUNCH_MODES):
+        inputs = gate_inputs(shape)
+        tensors = DeviceGate.upload(inputs)
+        for launch in launcher.pair(mode, shape, tensors):
+            launch.enqueue()
+        launcher.stream.synchronize()
+        x, rows = download_bf16(tensors.x), oracle.checked_rows(shape.rows)
+        expected, bound = oracle.projected(x, inputs.weight, rows)
+        found = download_bf16(tensors.out)[rows].astype(np.float64)
+        assert (np.abs(found - expected.out) <= bound).all(), f"{shape.key}, {mode}"
+        checked += 1
+    return checked
 
 
 def launch_prefill(backend: CudaBackend) -> int:
@@ -90,36 +134,46 @@ def launch_decode(backend: CudaBackend) -> int:
     return checked
 
 
-def sanitize(tool: str) -> bool:
+OPERATORS: dict[str, Callable[[], int]] = {
+    "decode": lambda: launch_decode(CudaBackend()),
+    "prefill": lambda: launch_prefill(CudaBackend("prefill")),
+    "dense": lambda: launch_dense(CudaBackend()),
+    "mix": launch_mix,
+    "gate": launch_gate,
+}
+"""What launches every kernel of an operator, and gives the number of launches whose result was checked."""
+
+
+def sanitize(tool: str, ops: Sequence[str]) -> bool:
     """Run one tool over this program; whether it found nothing."""
-    command = [
-        "compute-sanitizer",
-        "--tool",
-        tool,
-        "--report-api-errors",
-        "no",
-        "--print-limit",
-        "3",
-        sys.executable,
-        __file__,
-        "--plain",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--print-limit", "3"]
+    done = subprocess.run(
+        [*command, sys.executable, __file__, "--plain", "--ops", *ops], capture_output=True, text=True, check=False
+    )
     summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", done.stdout)
     launched = re.search(r"^\d+ launches checked$", done.stdout, re.MULTILINE)
     clean = (
         done.returncode == 0 and bool(launched and summary) and bool(re.search(r": 0 (errors|hazards)", summary[-1]))
     )
     said = f"{summary[-1] if summary else 'no summary'}, {launched[0] if launched else 'not finished'}"
-    print(f"{tool:<10} {'clean' if clean else 'NOT CLEAN'}: {said}", flush=True)
+    print(f"{tool:<10} {'clean' if clean else 'NOT CLEAN'}: {', '.join(ops)}: {said}", flush=True)
     if not clean:
         print(done.stdout[-4000:] + done.stderr[-2000:])
     return clean
 
 
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=TOOLS)
+    parser.add_argument("--ops", nargs="+", choices=list(OPERATORS), default=list(OPERATORS))
+    parser.add_argument("--plain", action="store_true")
+    options = parser.parse_args()
+    if options.plain:
+        print(f"{sum(OPERATORS[op]() for op in options.ops)} launches checked")
+        return 0
+    with ThreadPoolExecutor() as pool:
+        return int(not all(list(pool.map(lambda tool: sanitize(tool, options.ops), options.tools))))
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--plain"]:
-        print(f"{launch_everything()} launches checked")
-    else:
-        results = [sanitize(tool) for tool in sys.argv[1:] or TOOLS]
-        sys.exit(not all(results))
+    sys.exit(main())
