@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsa_bench.backends.cuda import dense
+from dsa_bench.backends.cuda import torch_sdpa
 from dsa_bench.backends.select import open_dense
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.errors import CannotMeasure, VariantRefused
@@ -30,7 +30,7 @@ def without_a_device(name: str) -> Any:
 
 
 def test_no_torch_is_one_line_and_no_dense_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "load", missing)
+    monkeypatch.setattr(torch_sdpa, "load", missing)
     opened, said = open_dense(None, "warm", GPU)
     assert opened is None
     assert said == "no dense line: cannot import torch (No module named 'torch'): pip install 'dsa-bench[torch]'"
@@ -39,7 +39,7 @@ def test_no_torch_is_one_line_and_no_dense_line(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_torch_without_a_device_and_a_cold_l2_have_no_dense_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "load", without_a_device)
+    monkeypatch.setattr(torch_sdpa, "load", without_a_device)
     assert open_dense(None, "warm", GPU) == (
         None,
         "no dense line: dense attention: this torch sees no CUDA device; pip install 'dsa-bench[torch]'",
@@ -52,7 +52,7 @@ def test_a_torch_without_a_device_and_a_cold_l2_have_no_dense_line(monkeypatch: 
 
 
 def test_nothing_is_loaded_where_it_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "load", lambda name: pytest.fail(f"{name} was loaded"))
+    monkeypatch.setattr(torch_sdpa, "load", lambda name: pytest.fail(f"{name} was loaded"))
     assert open_dense(False, "warm", GPU) == (None, None)
     assert open_dense(None, "warm", CPU) == (None, None)
 
@@ -69,7 +69,7 @@ def test_layouts_and_masks_give_dense_attention(rows: int, context: int) -> None
             yield
 
     inputs = sparse_inputs(SparseShape(rows, context, 8, query_heads=6, op="prefill"), DataSpec())
-    buffers = dense.TorchDenseBuffers(torch, on_stream, inputs, device="cpu")
+    buffers = torch_sdpa.TorchDenseBuffers(torch, on_stream, inputs, device="cpu")
     oracle = dense_reference(inputs)
     bound = dense_bound(inputs, oracle)
     for implementation in ("math", "flash"):
