@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Readers of CUPTI's kernel activity: cupti-python, or else torch.profiler. A process can hold only one of them."""
+"""Readers of CUPTI's activity: libcupti itself, else cupti-python, else torch.profiler. A process can hold only one."""
 
-import ctypes
-import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from dsa_bench.bench.cupti_activity import open_cupti_activity
 from dsa_bench.bench.device_time import Activity
 from dsa_bench.jit.optional import load
 from dsa_bench.model.errors import CannotMeasure
@@ -22,13 +21,12 @@ class Profiler(Protocol):
 
 
 class CuptiPython:
-    """NVIDIA's cupti-python: activity records of kernels, copies and memsets."""
+    """NVIDIA's cupti-python: the same records, each an object whose making and reading costs some 80 us."""
 
     name = "cupti-python"
 
     def __init__(self) -> None:
         self._cupti = load("cupti.cupti")
-        self._layout = _KernelLayout.of(self._cupti)
         self._activities: list[Activity] = []
         kinds = self._cupti.ActivityKind
         self._kernel = kinds.CONCURRENT_KERNEL
@@ -53,38 +51,9 @@ class CuptiPython:
         return list(self._activities)
 
     def _collect(self, records: list[Any]) -> None:
-        names: dict[int, str] = {}
         for record in records:
-            if self._layout is not None and isinstance(record, self._layout.record):
-                start_ns, end_ns, name_at = self._layout.read(record.ptr)
-                name = names.get(name_at) or names.setdefault(name_at, str(record.name))
-                self._activities.append(Activity(name, start_ns, end_ns))
-            else:
-                name = str(record.name) if record.kind == self._kernel else record.kind.name.lower()
-                self._activities.append(Activity(name, record.start, record.end))
-
-
-class _KernelLayout:
-    """Where a kernel record holds its start, its end and the address of its name, as cupti-python's own dtype says.
-
-    Read there they cost a microsecond; as attributes of the record, 40, which would be most of a measurement's time.
-    """
-
-    def __init__(self, record: type, dtype: Any) -> None:
-        self.record = record
-        self._offsets = [dtype.fields[name][1] for name in ("start", "end", "name")]
-
-    @classmethod
-    def of(cls, cupti: Any) -> "_KernelLayout | None":
-        """The layout of the newest kernel record that this cupti-python has; None if it publishes none."""
-        versions = [int(match[1]) for match in map(re.compile(r"ActivityKernel(\d+)$").match, dir(cupti)) if match]
-        newest = max(versions, default=0)
-        dtype = getattr(cupti, f"activity_kernel{newest}_dtype", None)
-        return None if dtype is None else cls(getattr(cupti, f"ActivityKernel{newest}"), dtype)
-
-    def read(self, address: int) -> tuple[int, int, int]:
-        start, end, name = (ctypes.c_uint64.from_address(address + offset).value for offset in self._offsets)
-        return start, end, name
+            name = str(record.name) if record.kind == self._kernel else record.kind.name.lower()
+            self._activities.append(Activity(name, record.start, record.end))
 
 
 class TorchProfiler:
@@ -111,7 +80,7 @@ class TorchProfiler:
 def open_profiler() -> Profiler:
     """The first reader that works here. CannotMeasure naming why each did not."""
     reasons: list[str] = []
-    for reader in (CuptiPython, TorchProfiler):
+    for reader in (open_cupti_activity, CuptiPython, TorchProfiler):
         try:
             return reader()
         except CannotMeasure as error:

@@ -136,7 +136,7 @@ class CudaBackend:
         if variant.kernel == "gather":
             return [[build.gather(shape, variant.split, copy)] for copy in copies]
         if variant.kernel == "copy":
-            source = np.random.default_rng(0).bytes(max(_gathered_bytes(inputs) // 32, 1) * 16)
+            source = np.random.default_rng(0).bytes(max(inputs.gathered_bytes // 32, 1) * 16)
             host = np.frombuffer(source, np.uint8)
             return [[build.copy(upload(host), allocate(host.shape, np.uint8))] for _ in copies]
         if self.op == "prefill":
@@ -257,13 +257,6 @@ class CudaSparseBuffers:
 
     def close(self) -> None:
         self._device.clear()
-
-
-def _gathered_bytes(inputs: SparseInputs) -> int:
-    """K and V bytes that one call reads: every valid entry of every list, for every KV head."""
-    shape = inputs.shape
-    valid = (inputs.selected >= 0) & (inputs.selected < shape.context)
-    return int(valid.sum()) * shape.kv_heads * shape.head_size * 2
 
 
 def _distinct_bytes(inputs: SparseInputs) -> int:

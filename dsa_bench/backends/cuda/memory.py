@@ -31,9 +31,14 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> Device:
 
 
 def upload(host: NDArray[Any]) -> Device:
-    """A device copy of a host array."""
+    """A device copy of a host array, there when this returns.
+
+    A copy from pageable memory may return before it has reached the device, and launches on a non-blocking stream do
+    not wait for the stream that it is on.
+    """
     device = allocate(host.shape, host.dtype)
     device.set(np.ascontiguousarray(host.view(np.uint16) if host.dtype == BF16 else host))
+    load("cupy").cuda.get_current_stream().synchronize()
     return device
 
 
