@@ -16,7 +16,7 @@ from dsa_bench.model.shape import SparseShape
 if TYPE_CHECKING:
     from dsa_bench.backends.base import Backend
     from dsa_bench.report.cells import CellTable
-    from dsa_bench.sweep.cells import Measured
+    from dsa_bench.sweep.runs import Measured
 
 
 def measure(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The first line of a run: what ran, where, and what was asked."""
 
-import json
 import os
 import platform
 import subprocess
@@ -10,17 +9,17 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import dsa_bench
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.record import Header
-from dsa_bench.model.request import SparseRequest
 
 RECORDED_PACKAGES = ("numpy", "ml-dtypes", "cupy-cuda12x", "cupy-cuda13x", "cuda-bindings", "cupti-python", "torch")
 
 
 def run_header(
-    request: SparseRequest, device: DeviceFacts, kernel_hashes: Mapping[str, str], argv: Sequence[str]
+    plan: Mapping[str, Any], seed: int, device: DeviceFacts, kernel_hashes: Mapping[str, str], argv: Sequence[str]
 ) -> Header:
     """The header of a run that starts now."""
     commit, dirty = source_revision()
@@ -30,10 +29,10 @@ def run_header(
         commit=commit,
         dirty=dirty,
         argv=tuple(argv),
-        seed=request.data.seed,
+        seed=seed,
         device=asdict(device),
         versions=package_versions(),
-        plan={"op": request.op, **json.loads(json.dumps(asdict(request)))},
+        plan=dict(plan),
         kernel_hashes=dict(kernel_hashes),
     )
 

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: MIT
+"""Measure the cells of any operator in paired rounds and record every visit."""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from dsa_bench.bench.rounds import Clocks, Stop, pilot, round_slots, take_rounds
+from dsa_bench.bench.timers import Timer
+from dsa_bench.bench.variant import Sample, Variant
+from dsa_bench.model.device import DeviceFacts
+from dsa_bench.model.errors import BadInput, CannotMeasure
+from dsa_bench.model.record import Check, Header, Visit
+from dsa_bench.model.request import Policy
+from dsa_bench.model.run import Run, RunWriter, complete_rounds, read_run
+from dsa_bench.splits.geometry import AUTOMATIC
+from dsa_bench.sweep.header import run_header
+from dsa_bench.sweep.precision import Precision
+
+
+class Listener(Protocol):
+    """Is told how a run goes on."""
+
+    def begin_cell(self, cell: str, number: int, cells: int) -> None: ...
+
+    def took_paths(self, variant: str, ctas: Mapping[str, int]) -> None: ...
+
+    def said(self, text: str) -> None: ...
+
+    def begin_rounds(self, visits: int | None) -> None: ...
+
+    def visited(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One variant of a cell after its correctness run: the line that records it, and what to time if it is right."""
+
+    check: Check
+    variant: Variant | None
+
+
+class LoadedCell(Protocol):
+    """One cell with its data where the kernels see them."""
+
+    data_hash: str
+
+    def variants(self, listener: Listener, recorded: Sequence[str]) -> Iterator[Prepared]:
+        """Every variant, checked. `recorded` names those that an earlier part of the run found right."""
+        ...
+
+
+class Operator(Protocol):
+    """What a request asks of one operator.
+
+    plan   the request as the record holds it; `resume` compares it
+    cells  their keys, in the order in which they are measured
+    """
+
+    device: DeviceFacts
+    policy: Policy
+    seed: int
+    plan: Mapping[str, Any]
+    cells: Sequence[str]
+
+    def kernel_hashes(self) -> Mapping[str, str]: ...
+
+    def refuse_beyond_limits(self) -> None:
+        """Raises CannotMeasure before anything is measured if a cell is beyond this machine."""
+        ...
+
+    def load(self, number: int) -> AbstractContextManager[LoadedCell]:
+        """Draw or read the data of a cell and put them where its kernels see them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """What a run is measured with."""
+
+    timer: Timer
+    l2: str
+    clocks: Clocks | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A run, and what ended it before its plan was done, if anything did."""
+
+    run: Run
+    failure: CannotMeasure | None = None
+
+
+def run_operator(
+    operator: Operator,
+    instruments: Instruments,
+    listener: Listener,
+    *,
+    argv: Sequence[str] = (),
+    record: Path | None = None,
+    resume: bool = False,
+) -> Measured:
+    """Measure every cell; with `record`, each line is on disk before the next visit.
+
+    A cell in which no variant is right has checks and no visits. A device or a timer that fails on the way comes back
+    beside the lines that there are. Raises BadInput for a record that cannot be written or gone on with and for data
+    that cannot be checked, CannotMeasure for a cell beyond this machine.
+    """
+    operator.refuse_beyond_limits()
+    header = header_of(operator, argv)
+    before = _resumed(record, header, instruments) if record is not None and resume and record.exists() else None
+    run = before or Run(header)
+    with nullcontext() if record is None else RunWriter(record, before) as writer:
+        if writer is not None and before is None:
+            writer.append(header)
+        try:
+            for line in _measure_cells(operator, instruments, listener, run):
+                if writer is not None:
+                    writer.append(line)
+                run.add(line)
+        except CannotMeasure as failure:
+            return Measured(run, failure)
+    return Measured(run)
+
+
+def header_of(operator: Operator, argv: Sequence[str]) -> Header:
+    """The header of a run of this operator that starts now."""
+    return run_header(operator.plan, operator.seed, operator.device, operator.kernel_hashes(), argv)
+
+
+def identity(header: Header) -> dict[str, Any]:
+    """What must be the same for two runs to be one."""
+    return {name: getattr(header, name) for name in ("version", "device", "kernel_hashes", "plan")}
+
+
+def _resumed(record: Path, header: Header, instruments: Instruments) -> Run:
+    """The recorded run, if this one is its continuation. Raises BadInput naming what differs."""
+    before = read_run(record)
+    was, now = identity(before.header), identity(header)
+    taken = {(visit.timer, visit.l2) for visit in before.visits}
+    if taken - {(instruments.timer.name, instruments.l2)}:
+        (was["timer"], was["l2"]), now["timer"], now["l2"] = min(taken), instruments.timer.name, instruments.l2
+    if was != now:
+        raise BadInput(
+            f"--resume {record}: was measured differently ({_first_difference(was, now)}); name another --record"
+        )
+    return before
+
+
+def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            if isinstance(before.get(key), dict) and isinstance(now.get(key), dict):
+                return f"{key}.{_first_difference(before[key], now[key])}"
+            return f"{key} was {_short(before.get(key))}, now {_short(now.get(key))}"
+    return "the same"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _measure_cells(
+    operator: Operator, instruments: Instruments, listener: Listener, run: Run
+) -> Iterator[Check | Visit]:
+    budget_s = operator.policy.budget_s
+    deadline_s = None if budget_s is None else time.monotonic() + budget_s
+    for number, key in enumerate(operator.cells):
+        cell = _Cell(key, operator.policy, instruments, run)
+        if cell.complete:
+            continue
+        listener.begin_cell(key, number, len(operator.cells))
+        stop_s = None
+        if deadline_s is not None:
+            now_s = time.monotonic()
+            stop_s = now_s + (deadline_s - now_s) / (len(operator.cells) - number)
+        with operator.load(number) as loaded:
+            yield from cell.measure(loaded, listener, stop_s)
+
+
+class _Cell:
+    """One cell's rounds, and what an earlier run already has of them."""
+
+    def __init__(self, key: str, policy: Policy, instruments: Instruments, run: Run) -> None:
+        self._key = key
+        self._policy = policy
+        self._instruments = instruments
+        self._checks = {check.variant: check for check in run.checks if check.cell == key}
+        earlier = {index: visits for cell, index, visits in complete_rounds(run) if cell == key}
+        self._done = {
+            index: min(visit.clocks.get("sm_mhz", math.inf) for visit in visits) for index, visits in earlier.items()
+        }
+        self._earlier = [visit for visits in earlier.values() for visit in visits]
+        self._attempts = {visit.round: visit.attempt + 1 for visit in run.visits if visit.cell == key}
+
+    @property
+    def complete(self) -> bool:
+        """Whether an earlier run took every round that is asked for."""
+        rounds = self._policy.rounds
+        if rounds is not None and self._done.keys() >= set(range(rounds)):
+            return True
+        right = [check for check in self._checks.values() if check.status == "ok"]
+        precision = self._precision(right) if right else None
+        return precision is not None and precision.reached()
+
+    def measure(self, loaded: LoadedCell, listener: Listener, deadline_s: float | None) -> Iterator[Check | Visit]:
+        if any(check.data_hash != loaded.data_hash for check in self._checks.values()):
+            raise BadInput(f"--resume: the inputs of {self._key} differ from the record's; name another --record")
+        recorded = [name for name, check in self._checks.items() if check.status == "ok"]
+        right: list[Variant] = []
+        checks: dict[str, Check] = {}
+        for prepared in loaded.variants(listener, recorded):
+            yield prepared.check
+            if prepared.variant is not None:
+                right.append(prepared.variant)
+                checks[prepared.variant.name] = prepared.check
+        if right:
+            yield from self._take_rounds(right, checks, listener, deadline_s)
+
+    def _take_rounds(
+        self, right: list[Variant], checks: Mapping[str, Check], listener: Listener, deadline_s: float | None
+    ) -> Iterator[Visit]:
+        timer = self._instruments.timer
+        try:
+            slots = round_slots(right, _control(list(checks.values())), pilot(right, timer))
+            rounds = self._policy.rounds
+            precision = self._precision(list(checks.values()))
+            stop = Stop(rounds, deadline_s, enough=None if precision is None else precision.reached)
+            listener.begin_rounds(None if rounds is None else (rounds - len(self._done)) * len(slots))
+            for sample in take_rounds(slots, timer, stop, self._instruments.clocks, self._done, self._attempts):
+                visit = self._visit_line(checks[sample.variant], sample)
+                if precision is not None:
+                    precision.add(visit.variant, visit.round, visit.control, visit.attention_us)
+                yield visit
+                listener.visited()
+        finally:
+            timer.forget()
+
+    def _precision(self, right: Sequence[Check]) -> Precision | None:
+        """What ends the cell early, with the complete rounds of an earlier run in it; None where nothing does."""
+        if self._policy.precision is None:
+            return None
+        precision = Precision(self._policy.precision, _control(right), [check.variant for check in right])
+        for visit in self._earlier:
+            precision.add(visit.variant, visit.round, visit.control, visit.attention_us)
+        return precision
+
+    def _visit_line(self, check: Check, sample: Sample) -> Visit:
+        return Visit(
+            cell=self._key,
+            variant=sample.variant,
+            kernel_hash=check.kernel_hash,
+            requested=check.requested,
+            splits=check.splits,
+            round=sample.round,
+            attempt=sample.attempt,
+            place=sample.place,
+            control=sample.control,
+            timer=self._instruments.timer.name,
+            l2=self._instruments.l2,
+            launches=sample.launches,
+            attention_us=None if sample.timing is None else sample.timing.attention_us,
+            call_us=None if sample.timing is None else sample.timing.call_us,
+            status=sample.status,
+            reason=sample.reason,
+            clocks=sample.clocks,
+        )
+
+
+def _control(right: Sequence[Check]) -> str:
+    """The automatic rule's variant, else that of `previous`, else the first: visited twice a round."""
+    automatic = (check.variant for check in right if AUTOMATIC in check.requested)
+    previous = (check.variant for check in right if check.kernel == "previous")
+    return next(automatic, None) or next(previous, None) or right[0].variant
