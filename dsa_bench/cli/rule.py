@@ -79,8 +79,8 @@ def fit(
     resident: opt.RecordedResident = None,
 ) -> None:
     """Fit the constants of the rule model to a recorded sweep; JSON for --model."""
-    from dsa_bench.cli.files import write_whole
     from dsa_bench.cli.scores import slots_of
+    from dsa_bench.model.files import write_whole
     from dsa_bench.model.run import read_run
     from dsa_bench.report.fit import fitted_model, held_out_lines
     from dsa_bench.report.swept import swept_cells
@@ -96,7 +96,7 @@ def fit(
     if output is None:
         emit(fitted.to_json())
     else:
-        write_whole(output, fitted.to_json())
+        write_whole(output, fitted.to_json().rstrip("\n") + "\n")
     note(
         f"fitted to {fitted.points} launches of {fitted.cells} shapes: relative error {fitted.rms_error:.1%} RMS, "
         f"{fitted.largest_error:.1%} at most near the best"

@@ -92,7 +92,7 @@ def tune(
     resident: opt.Resident = None,
 ) -> None:
     """Find the tiles per split that surely beat the automatic rule; print them as a map (docs/tuning.md)."""
-    from dsa_bench.dispatch.map_file import refuse_unwritable
+    from dsa_bench.model.files import refuse_unwritable
 
     if from_run is not None:
         _refuse_beside_from(ctx)

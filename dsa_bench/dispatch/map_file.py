@@ -2,15 +2,13 @@
 """`splits.json` on disk: read strictly, checked beyond what types can say, written whole or not at all."""
 
 import itertools
-import os
 import re
-import secrets
-import stat
 from pathlib import Path
 from typing import Any
 
 from dsa_bench.model.documents import Misfit, from_json, json_schema, json_text, parse_json, pointer, to_json
-from dsa_bench.model.errors import BadInput, CannotMeasure
+from dsa_bench.model.errors import BadInput
+from dsa_bench.model.files import write_whole
 from dsa_bench.model.splits_map import SCHEMA, SCHEMA_VERSION, MapCell, MapRule, SplitsMap, SplitTable
 from dsa_bench.splits.rules import capped_splits
 
@@ -135,44 +133,8 @@ def map_text(splits_map: SplitsMap) -> str:
 
 
 def write_map(path: Path, splits_map: SplitsMap) -> None:
-    """Write aside and rename, so that `path` holds the old or the new map and never a part of one.
-
-    A device or pipe is written to directly. Raises BadInput if the folder takes no file, CannotMeasure if it is full.
-    """
-    write_text(path, map_text(splits_map))
-
-
-def refuse_unwritable(path: Path) -> None:
-    """Raises BadInput if `write_map` could not even begin, before anything is measured for it."""
-    folder = path.resolve().parent
-    if path.is_dir():
-        raise BadInput(f"-o {path}: is a folder; name a file")
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise BadInput(f"-o {path}: its folder {folder} {'cannot be written' if folder.is_dir() else 'does not exist'}")
-
-
-def write_text(path: Path, text: str) -> None:
-    """See `write_map`."""
-    refuse_unwritable(path)
-    target = path.resolve()  # a link stays a link
-    data = text.encode()
-    try:
-        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-            target.write_bytes(data)
-            return
-        aside = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        try:
-            with aside.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(target)
-        finally:
-            aside.unlink(missing_ok=True)
-    except OSError as error:
-        raise CannotMeasure(
-            f"-o {path}: writing failed ({error.strerror}); what was there before is untouched"
-        ) from error
+    """Write a map whole, as model.files.write_whole does."""
+    write_whole(path, map_text(splits_map))
 
 
 def splits_schema() -> dict[str, Any]:
