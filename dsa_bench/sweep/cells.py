@@ -94,6 +94,7 @@ class SparseOperator:
     def __init__(self, request: SparseRequest, bench: Bench) -> None:
         self._request = request
         self._bench = bench
+        self._place = Place.of(request, bench.backend)  # once: a tuned map that changes meanwhile is not read again
         self.device = bench.backend.device
         self.policy = request.policy
         self.seed = request.data.seed
@@ -119,7 +120,8 @@ class SparseOperator:
         with ExitStack() as held:
             buffers = self._bench.backend.load(inputs, self._bench.l2)
             held.callback(buffers.close)
-            yield _SparseCell(self._request, self._bench, shape, inputs, buffers, held)
+            plans = cell_variants(self._request, self._place, shape)
+            yield _SparseCell(plans, self._bench, shape, inputs, buffers, held)
 
 
 class _SparseCell:
@@ -127,14 +129,14 @@ class _SparseCell:
 
     def __init__(
         self,
-        request: SparseRequest,
+        plans: Sequence[VariantPlan],
         bench: Bench,
         shape: SparseShape,
         inputs: SparseInputs,
         buffers: SparseBuffers,
         held: ExitStack,
     ) -> None:
-        self._plans = cell_variants(request, Place.of(request, bench.backend), shape)
+        self._plans = plans
         self._bench = bench
         self._shape = shape
         self._inputs = inputs

@@ -7,7 +7,8 @@
 //             acc[d] = value_scale[d] * sum exp(x[c] - m) * v8[c,d]      (not divided by l)
 // Warps     Scores: warp w owns candidates [16w, 16w + 16) of each tile, all heads. Output: warp w owns channels
 //           [64w, 64w + 64), all heads. So the maxima and the probabilities cross shared memory, scores and acc do not.
-// Paths     Each CTA takes one, decided from the inputs before it rounds anything, so that nothing is clipped:
+// Paths     Each CTA takes one, decided from the inputs before it rounds anything, so that nothing is clipped; only from
+//           1 it may go on to 2 between two tiles, and what it summed before keeps the errors of 1:
 //           0 half    q * key_scale as one FP16 number Q'; probabilities as below. Needs, for each head,
 //                     0.52 * scale * sum_d |Q'| <= 1, which keeps eps = 128 * scale * sum_d |q * key_scale - Q'| within
 //                     0.125 (typically 0.05), and for each channel |value_scale| <= 2^16 (so finite inputs).
@@ -323,7 +324,7 @@ class Attention {
   // From path 1 to path 2, before the probabilities of a tile: acc through the place of V, which is copied anew.
   __device__ __forceinline__ void widen() {
     cp_async_wait<0>();
-    __syncthreads();  // everyone's copies have landed, none is to overwrite what follows
+    __syncthreads();  // everyone's copies of V have landed, so none can overwrite acc in its place
     float (*staged)[kHeadSize] = reinterpret_cast<float (*)[kHeadSize]>(smem_.value);
     static_assert(sizeof(smem_.value) == sizeof(float[kMaxGroup][kHeadSize]));
 #pragma unroll
@@ -359,7 +360,7 @@ class Attention {
     lane_ = tid_ % 32;
   }
 
-  // The tiles from `first` on. Returns tiles_; on path 1 the tile before whose probabilities it stopped at a tail.
+  // The tiles from `first` on. Returns tiles_; on path 1 the tile that has a tail, if one has: it is not yet added.
   template <Path kPath>
   __device__ __forceinline__ int pass(int first) {
     if constexpr (kPath != kHalf) forget_addresses();
@@ -400,6 +401,8 @@ class Attention {
       if (i + 1 == tiles_) pdl_launch_dependents();
     }
     __syncthreads();  // the maxima of the warps are published
+    // Path 2 then starts this tile anew. Its scores copy V(i) and K(i+1) once more, over themselves: the positions of
+    // tile i are replaced only below.
     if constexpr (kPath == kDigitsPath)
       if (watch_tail_ && __syncthreads_or(meets_tail(x))) return false;
     if constexpr (kPath == kSingle)
