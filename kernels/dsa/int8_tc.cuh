@@ -7,8 +7,8 @@
 //             acc[d] = value_scale[d] * sum exp(x[c] - m) * v8[c,d]      (not divided by l)
 // Warps     Scores: warp w owns candidates [16w, 16w + 16) of each tile, all heads. Output: warp w owns channels
 //           [64w, 64w + 64), all heads. So the maxima and the probabilities cross shared memory, scores and acc do not.
-// Paths     Each CTA takes one, decided from the inputs before it rounds anything, so that nothing is clipped; only from
-//           1 it may go on to 2 between two tiles, and what it summed before keeps the errors of 1:
+// Paths     Each CTA takes one, decided from the inputs before it rounds anything, so that nothing is clipped. Between
+//           two tiles it may go on from 1 to 2: what it summed before keeps the errors of 1.
 //           0 half    q * key_scale as one FP16 number Q'; probabilities as below. Needs, for each head,
 //                     0.52 * scale * sum_d |Q'| <= 1, which keeps eps = 128 * scale * sum_d |q * key_scale - Q'| within
 //                     0.125 (typically 0.05), and for each channel |value_scale| <= 2^16 (so finite inputs).
