@@ -39,7 +39,8 @@ class Foreign:
 
 
 class CudaRuntime:
-    """Device 0. The kernels of both operators are compiled, or taken from the cache, when the first call needs them."""
+    """Device 0. Made by a dispatcher's first call; the kernels of both operators are then compiled, or taken from the
+    cache."""
 
     def __init__(self) -> None:
         decode = CudaBackend("decode")
