@@ -23,7 +23,7 @@ from dsa_bench.cli.report import report
 from dsa_bench.cli.rule import rule
 from dsa_bench.cli.run import run_sweep
 from dsa_bench.cli.tune import tune
-from dsa_bench.model.errors import CannotMeasure, DsaBenchError
+from dsa_bench.model.errors import BadInput, CannotMeasure, DsaBenchError
 
 INTERRUPTED = 130
 
@@ -75,10 +75,13 @@ def run(argv: list[str]) -> int:
             raise
         return 0  # whoever read the help closed early
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename is not None:
+        if error.errno in (errno.ENOSPC, errno.EIO) and error.filename is None:
+            note(f"error: stdout: cannot be written ({error.strerror}); send the result elsewhere")
+            return CannotMeasure.exit_code
+        if error.strerror is None:
             raise
-        note(f"error: stdout: cannot be written ({error.strerror}); send the result elsewhere")
-        return CannotMeasure.exit_code
+        note(f"error: {error.filename or 'the current folder'}: cannot be used ({error.strerror}); name another")
+        return BadInput.exit_code
     except (KeyboardInterrupt, typer.Abort):
         note("interrupted")
         return INTERRUPTED

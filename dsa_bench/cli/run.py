@@ -2,6 +2,7 @@
 """`dsa-bench run`."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,7 +63,10 @@ def run_sweep(
                 raise failure
             failures += _judged(run)
     finally:
-        emit("\n".join(str(path) for path in records if path.is_file()))
+        for path in records:
+            if os.path.isfile(path) and not path.stat().st_size:  # the name of a run that did not begin
+                path.unlink()
+        emit("\n".join(str(path) for path in records if os.path.isfile(path)))
     for failure in failures[1:]:
         note(f"error: {failure}")
     if failures:

@@ -43,10 +43,12 @@ def with_scales(data: DataSpec, file: str, shape: SparseShape) -> DataSpec:
     return replace(data, source=scales_source(file, shape))
 
 
-def given(ctx: typer.Context, names: tuple[str, ...]) -> list[str]:
+def given(
+    ctx: typer.Context, names: tuple[str, ...], by: tuple[str, ...] = ("COMMANDLINE", "ENVIRONMENT")
+) -> list[str]:
     """Those options that the command line or the environment sets."""
     sources = {name: ctx.get_parameter_source(name) for name in names}
-    return [name for name, source in sources.items() if source and source.name in ("COMMANDLINE", "ENVIRONMENT")]
+    return [name for name, source in sources.items() if source and source.name in by]
 
 
 def _flag(name: str) -> str:

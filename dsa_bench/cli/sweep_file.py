@@ -28,6 +28,7 @@ from dsa_bench.model.shape import OPS, Op
 COMMANDS: dict[Op, Callable[..., None]] = {"decode": decode, "prefill": prefill}
 NO_KEYS = frozenset({"ctx", "format", "record", "resume", "plan", "sms", "resident", "explain", "splits"})
 """Options of a command that are about one call of it, and not about what is measured; or about a map of its results."""
+MAX_BYTES = 1 << 20
 JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean", Path: "string"}
 ARTICLES = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a string"}
 PLURALS = {int: "integers", str: "strings"}
@@ -77,6 +78,8 @@ class Key:
 
     def _is_one(self, value: Any) -> bool:
         type_in_toml = str if self.type is Path else self.type
+        if type(value) is int and abs(value) >= 2**63:  # which has no end in TOML, nor in a line about it
+            return False
         return type(value) is type_in_toml or (self.type is float and type(value) is int)
 
     def arguments(self, value: Any) -> list[str]:
@@ -91,13 +94,16 @@ class Key:
 def load_sweep(path: Path) -> Sweep:
     """Read and check a sweep file. Raises BadInput naming the file and the key, or the line of what is no TOML."""
     try:
-        document = tomllib.loads(path.read_bytes().decode())
+        data = path.read_bytes()
+        if len(data) > MAX_BYTES:
+            raise BadInput(f"{path}: holds {len(data)} bytes; a sweep file has at most {MAX_BYTES}")
+        document = tomllib.loads(data.decode())
     except OSError as error:
         raise BadInput(
             f"{path}: cannot be read ({error.strerror}); name a sweep file, such as sweeps/cpu-small.toml"
         ) from error
-    except ValueError as error:  # of TOML, with the line, or of UTF-8
-        raise BadInput(f"{path}: is not TOML ({error})") from error
+    except (ValueError, RecursionError) as error:  # of TOML, with the line, or of UTF-8
+        raise BadInput(f"{path}: is not TOML ({str(error)[:200]})") from error
     for key in document:
         if key != "measure":
             raise BadInput(f"{path}: {key}: is no key of a sweep file; it holds [[measure]] entries and nothing else")
@@ -110,6 +116,14 @@ def load_sweep(path: Path) -> Sweep:
         raise BadInput(f"{path}: measure: must be one or more [[measure]] entries")
     tables = cast("list[dict[str, Any]]", entries)
     return Sweep(_name(path), [_entry(f"{path}: measure[{number}]", table) for number, table in enumerate(tables, 1)])
+
+
+def _short(value: object) -> str:
+    """A value as a line can show it."""
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _name(path: Path) -> str:
@@ -129,7 +143,7 @@ def _entry(place: str, table: Mapping[str, Any]) -> Entry:
         if name not in keys:
             raise BadInput(f"{place}.{name}: is no option of {op}; there are {', '.join(keys)}")
         if not keys[name].fits(value):
-            raise BadInput(f"{place}.{name}: must be {keys[name].words}, not {value!r}")
+            raise BadInput(f"{place}.{name}: must be {keys[name].words}, not {_short(value)}")
         if value == []:
             raise BadInput(f"{place}.{name}: is empty; leave it out for the default")
         arguments += keys[name].arguments(value)

@@ -140,7 +140,7 @@ def tune(
 
 
 def _refuse_beside_from(ctx: typer.Context) -> None:
-    for name in given(ctx, tuple(name for name in ctx.params if name not in WITH_FROM)):
+    for name in given(ctx, tuple(name for name in ctx.params if name not in WITH_FROM), ("COMMANDLINE",)):
         raise BadInput(f"--{name.replace('_', '-')}: has no use beside --from, which measures nothing; leave it out")
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Named tensors from .npz and .safetensors files, and a node's scales from .onnx models."""
 
+import os
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -51,8 +52,8 @@ def _read(where: str, file: str, readers: dict[str, Callable[[Path], Held]]) -> 
     path = Path(file)
     if path.suffix not in readers:
         raise BadInput(f"{where}: its name must end in {' or '.join(readers)}")
-    if not path.is_file():
-        raise BadInput(f"{where}: no such file")
+    if not os.path.isfile(path):
+        raise BadInput(f"{where}: {'is a folder' if os.path.isdir(path) else 'no such file'}")
     try:
         return readers[path.suffix](path)
     except ImportError as error:
@@ -71,6 +72,9 @@ def _first_line(error: Exception) -> str:
 
 def _npz(path: Path, wanted: Collection[str]) -> Held:
     with path.open("rb") as stream, NpzFile(stream, allow_pickle=False) as archive:
+        twice = [name for name in wanted if archive.files.count(name) > 1]
+        if twice:
+            raise ValueError(f"{twice[0]} is in it twice")
         return archive.files, {name: np.asarray(archive[name]) for name in wanted if name in archive.files}
 
 

@@ -2,6 +2,7 @@
 """Folders of kernels by name: a folder as it is, or a git revision laid out in a temporary one."""
 
 import io
+import os
 import subprocess
 import tarfile
 import tempfile
@@ -41,8 +42,8 @@ def kernel_trees(*names: str) -> Generator[list[KernelTree]]:
 
 def _tree(name: str, scratch: Path) -> KernelTree:
     given = Path(name)
-    if name and given.is_dir():
-        folder = given / KERNELS if (given / KERNELS).is_dir() else given
+    if name and os.path.isdir(given):
+        folder = given / KERNELS if os.path.isdir(given / KERNELS) else given
         _refuse_without_kernels(name, folder)
         return KernelTree(name, "folder", folder.resolve())
     commit = _git(name, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").decode().strip()

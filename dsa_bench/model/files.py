@@ -4,6 +4,7 @@
 import os
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from dsa_bench.model.errors import BadInput, CannotMeasure
@@ -11,11 +12,18 @@ from dsa_bench.model.errors import BadInput, CannotMeasure
 
 def refuse_unwritable(path: Path) -> None:
     """Raises BadInput if `write_whole` could not even begin, before anything is measured for it."""
-    folder = path.resolve().parent
-    if path.is_dir():
+    if os.path.isdir(path):  # os.path answers where pathlib raises: names too long, loops of links, closed folders
         raise BadInput(f"-o {path}: is a folder; name a file")
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise BadInput(f"-o {path}: its folder {folder} {'cannot be written' if folder.is_dir() else 'does not exist'}")
+    try:
+        target = os.path.realpath(path)
+        with suppress(FileNotFoundError):
+            os.stat(target)
+    except OSError as error:
+        raise BadInput(f"-o {path}: cannot be written ({error.strerror}); name another file") from error
+    folder = os.path.dirname(target)
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
+        said = "cannot be written" if os.path.isdir(folder) else "does not exist"
+        raise BadInput(f"-o {path}: its folder {folder} {said}")
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -25,13 +33,13 @@ def write_whole(path: Path, text: str) -> None:
     CannotMeasure if it is full.
     """
     refuse_unwritable(path)
-    target = path.resolve()
+    target = Path(os.path.realpath(path))
     data = text.encode()
+    if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+        _write_through(path, target, data)
+        return
     try:
-        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-            target.write_bytes(data)
-            return
-        aside = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        aside = target.with_name(f".dsa-bench.{os.getpid()}.{secrets.token_hex(4)}")  # short, however long the target's
         try:
             with aside.open("xb") as file:
                 file.write(data)
@@ -44,3 +52,10 @@ def write_whole(path: Path, text: str) -> None:
         raise CannotMeasure(
             f"-o {path}: writing failed ({error.strerror}); what was there before is untouched"
         ) from error
+
+
+def _write_through(path: Path, target: Path, data: bytes) -> None:
+    try:
+        target.write_bytes(data)
+    except OSError as error:
+        raise CannotMeasure(f"-o {path}: writing failed ({error.strerror}); name another file") from error

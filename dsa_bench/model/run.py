@@ -157,6 +157,8 @@ def _validate_check(check: Check, place: str) -> None:
 
 
 def _validate_times(visit: Visit, place: str) -> None:
+    if visit.round < 0 or visit.attempt < 0 or visit.place < 0 or visit.launches < 0 or visit.splits < 0:
+        raise BadInput(f"{place}: round, attempt, place, launches and splits count something and are not negative")
     for time_us in (visit.attention_us, visit.call_us):
         if visit.status == "ok":
             if time_us is None or not 0 < time_us <= LONGEST_US:
@@ -182,17 +184,21 @@ class RunWriter:
         try:
             if resume is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            elif not self.path.is_file():
+            elif not os.path.isfile(self.path):
                 raise BadInput(f"--record {self.path}: is no regular file; name one")
-            file = self.path.open("x" if resume is None else "a", encoding="utf-8")
+            file = self.path.open("x" if resume is None and not self._is_reserved() else "a", encoding="utf-8")
             self._claim(file, resume)
             return file
         except OSError as error:
-            if self.path.is_dir():
+            if os.path.isdir(self.path):
                 raise BadInput(f"--record {self.path}: is a folder; name a file") from error
-            if isinstance(error, FileExistsError) and self.path.exists():
+            if isinstance(error, FileExistsError) and os.path.exists(self.path):
                 raise BadInput(f"--record {self.path}: exists; add --resume to go on, or name another file") from error
             raise BadInput(f"--record {self.path}: cannot be written ({error.strerror}); name another file") from error
+
+    def _is_reserved(self) -> bool:
+        """An empty file holds a name for a run that is to begin."""
+        return os.path.isfile(self.path) and self.path.stat().st_size == 0
 
     def _claim(self, file: TextIO, resume: Run | None) -> None:
         """Keep other processes out until this one closes the file, and cut off a torn last line."""
@@ -203,6 +209,9 @@ class RunWriter:
         except BlockingIOError as error:
             file.close()
             raise busy from error
+        if resume is None and not self._is_reserved():  # another process was first, and is done
+            file.close()
+            raise busy
         if resume is not None:
             if b"\n" in self.path.read_bytes()[resume.whole_bytes :]:  # written since it was read
                 file.close()

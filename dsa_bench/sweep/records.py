@@ -15,14 +15,20 @@ from dsa_bench.sweep.header import source_revision
 
 
 def new_record(folder: Path) -> Path:
-    """<utc>_<commit>.jsonl in a sweep's folder; a name that is taken gets a number."""
+    """<utc>_<commit>.jsonl in a sweep's folder, an empty file that no other process has; a taken name gets a number."""
     commit, dirty = source_revision()
     revision = f"v{dsa_bench.__version__}" if commit is None else commit[:7] + ("-dirty" if dirty else "")
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_{revision}"
     path, number = folder / f"{stem}.jsonl", 2
-    while path.exists():
-        path, number = folder / f"{stem}_{number}.jsonl", number + 1
-    return path
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.open("x").close()
+            return path
+        except FileExistsError:
+            path, number = folder / f"{stem}_{number}.jsonl", number + 1
+        except OSError as error:
+            raise BadInput(f"{path}: cannot be written ({error.strerror}); name other --results") from error
 
 
 def record_to_resume(

@@ -106,9 +106,9 @@ def run_operator(
 ) -> Measured:
     """Measure every cell; with `record`, each line is on disk before the next visit.
 
-    A cell in which no variant is right has checks and no visits. A device or a timer that fails on the way comes back
-    beside the lines that there are. Raises BadInput for a record that cannot be written or gone on with and for data
-    that cannot be checked, CannotMeasure for a cell beyond this machine.
+    A cell in which no variant is right has checks and no visits. A device or a timer that fails on the way, or a later
+    cell whose data cannot be checked, comes back beside the lines that there are. Raises BadInput for a record that
+    cannot be written or gone on with and for data that cannot be checked, CannotMeasure for a cell beyond this machine.
     """
     operator.refuse_beyond_limits()
     header = header_of(operator, argv)
@@ -117,13 +117,19 @@ def run_operator(
     with nullcontext() if record is None else RunWriter(record, before) as writer:
         if writer is not None and before is None:
             writer.append(header)
+        taken = False
         try:
             for line in _measure_cells(operator, instruments, listener, run):
                 if writer is not None:
                     writer.append(line)
                 run.add(line)
+                taken = True
         except CannotMeasure as failure:
             return Measured(run, failure)
+        except BadInput as refusal:
+            if not taken:
+                raise
+            return Measured(run, CannotMeasure(f"a later cell cannot be measured: {refusal}"))
     return Measured(run)
 
 

@@ -49,3 +49,18 @@ def test_a_place_that_takes_no_file_is_refused_before_anything_is_measured(
 ) -> None:
     with pytest.raises(BadInput, match=said):
         refuse_unwritable(tmp_path / name)
+
+
+def test_names_that_pathlib_raises_on_are_one_line(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    for name in (loop, loop / "x", tmp_path / ("n" * 300)):
+        with pytest.raises(BadInput, match=f"^-o {name}: "):
+            refuse_unwritable(name)
+
+
+def test_the_file_aside_is_short_however_long_the_name(tmp_path: Path) -> None:
+    longest = tmp_path / ("n" * 255)
+    refuse_unwritable(longest)
+    write_whole(longest, "text\n")
+    assert longest.read_text() == "text\n"
