@@ -86,8 +86,13 @@ def _say_lacking(run: Path, asked: dict[str, str], drawn: dict[str, bytes]) -> N
 
 def _say_unused(run: Path, subject: "Subject") -> None:
     from dsa_bench.report.plots.split_choices import split_choices
+    from dsa_bench.report.plots.subject import NothingToDraw
 
-    for reason in split_choices(subject)[1]:
+    try:
+        unused = split_choices(subject)[1]
+    except NothingToDraw as reason:
+        unused = [f"--splits: {reason}"]
+    for reason in unused:
         note(f"warning: {run}: {reason}")
 
 

@@ -220,9 +220,9 @@ def test_a_run_without_the_automatic_rule(sweep: Sweep) -> None:
 
 def test_modes_are_never_in_one_panel(maker: Any) -> None:
     """A record may hold two timers: their cells stay apart, and each panel says which it is."""
-    maker.header().check("int8-tc/splits=16")
-    maker.rounds({"int8-tc/splits=16": [10.0] * 8, "control": [10.0] * 8}, "int8-tc/splits=16")
-    run = maker.run()
+    maker.header().check("int8-tc/splits=16").check("int8-tc/splits=8")
+    times = {"int8-tc/splits=16": [10.0] * 8, "int8-tc/splits=8": [11.0] * 8, "control": [10.0] * 8}
+    run = maker.rounds(times, "int8-tc/splits=16").run()
     run.visits.extend([visit._replace(timer="events", round=visit.round + 8) for visit in run.visits])
     found = subject_of(run)
     assert [cell.timer for cell in found.swept] == ["events", "wall"]

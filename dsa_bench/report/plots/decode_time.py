@@ -47,9 +47,9 @@ def time_points(cell: SweptCell) -> list[TimePoint]:
 
 def draw(subject: Subject) -> "Figure":
     """A panel for each context and list length, a line for each number of rows."""
-    cells = [cell for cell in subject.swept if time_points(cell)]
+    cells = [cell for cell in subject.choices if time_points(cell)]
     if not cells:
-        raise NothingToDraw("no decode launch of the split kernel has a time")
+        raise NothingToDraw("no tiles per split were asked for")
     groups = grouped(cells, lambda cell: tuple(swept_place(cell).values()))
     figure = new_figure("Decode time against tiles per split", subject.about(), 1.5 + 2.4 * -(-len(groups) // 3))
     axes = grid_of(figure, len(groups), 3)

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 def standings(subject: Subject) -> tuple[list[Standing], int]:
     """(the rules that can be scored, the least mean first; over how many shapes)."""
-    if not subject.swept:
-        raise NothingToDraw("no decode launch of the split kernel has a time")
-    table, shared = league(score(subject.swept, RULE_NAMES, subject.slots, None))
+    table, shared = league(score(subject.choices, RULE_NAMES, subject.slots, None))
     return [one for one in table if one.total is not None], shared
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Regret of the automatic rule over rows and candidates."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,17 +45,16 @@ def regret_tile(one: ScoredChoice, across: int) -> RegretTile | None:
 
 def draw(subject: Subject) -> "Figure":
     """A panel for each context; over contexts instead of candidates where only those were swept."""
-    if not subject.swept:
-        raise NothingToDraw("no decode launch of the split kernel has a time")
-    scores = score(subject.swept, [AUTO], subject.slots, None)
-    over = _across(subject)
+    cells = subject.choices
+    scores = score(cells, [AUTO], subject.slots, None)
+    over = _across(cells)
     tiles = {id(one.cell): tile for one in scores.of(AUTO) if (tile := regret_tile(one, getattr(one.cell.shape, over)))}
     if not tiles:
         reasons = sorted({one.reason for one in scores.unscored}) or ["its rounds are too few to cross-fit"]
         raise NothingToDraw(f"the automatic rule has no regret: {'; '.join(reasons)}")
-    places = [_place(cell, over) for cell in subject.swept]
+    places = [_place(cell, over) for cell in cells]
     groups = grouped(range(len(places)), lambda at: tuple(places[at].values()))
-    rows = sorted({cell.shape.rows for cell in subject.swept})
+    rows = sorted({cell.shape.rows for cell in cells})
     columns = min(2, len(groups))
     height = 1.5 + -(-len(groups) // columns) * (0.9 + 0.42 * len(rows))
     figure = new_figure(
@@ -66,8 +66,7 @@ def draw(subject: Subject) -> "Figure":
 
     colors = colormaps["Blues"]
     for ax, group, heading in zip(axes, groups, titles([places[group[0]] for group in groups]), strict=True):
-        cells = [subject.swept[at] for at in group]
-        _draw_panel(ax, cells, tiles, (over, rows, scale), colors)
+        _draw_panel(ax, [cells[at] for at in group], tiles, (over, rows, scale), colors)
         ax.set_title(heading)
     _scale_bar(figure, axes, scale, colors)
     figure.supxlabel(
@@ -76,8 +75,8 @@ def draw(subject: Subject) -> "Figure":
     return figure
 
 
-def _across(subject: Subject) -> str:
-    shapes = [cell.shape for cell in subject.swept]
+def _across(cells: Sequence[SweptCell]) -> str:
+    shapes = [cell.shape for cell in cells]
     swept_contexts = len({shape.context for shape in shapes}) > 1 and len({shape.candidates for shape in shapes}) == 1
     return "context" if swept_contexts else "candidates"
 

@@ -9,7 +9,7 @@ import numpy as np
 from dsa_bench.dispatch.look_up import LaunchFacts, MapTable, applicable
 from dsa_bench.model.shape import TILE
 from dsa_bench.report.plots.canvas import COLORS, legend_below, new_figure, plain_log
-from dsa_bench.report.plots.subject import NothingToDraw, Subject, swept_place, titles
+from dsa_bench.report.plots.subject import Subject, swept_place, titles
 from dsa_bench.report.swept import SweptCell
 from dsa_bench.splits.rules import capped_splits
 from dsa_bench.stats.regret import tie_set
@@ -37,12 +37,10 @@ class SplitChoice:
 
 
 def split_choices(subject: Subject) -> tuple[list[SplitChoice], list[str]]:
-    """(every cell with a time, why a given map says nothing of some)."""
+    """(every cell that offered a choice, why a given map says nothing of some)."""
     chosen: list[SplitChoice] = []
     unused: dict[str, None] = {}
-    for cell in subject.swept:
-        if not cell.times:
-            continue
+    for cell in subject.choices:
         best = min(cell.times, key=lambda variant: float(np.median(cell.times[variant])))
         splits = {variant: check.splits for variant, check in cell.checks.items()}
         automatic = next((splits[name] for name, check in cell.checks.items() if 0 in check.requested), None)
@@ -82,8 +80,6 @@ def _table(subject: Subject, cell: SweptCell) -> tuple[MapTable | None, list[str
 def draw(subject: Subject) -> "Figure":
     """A line for each shape."""
     chosen, _ = split_choices(subject)
-    if not chosen:
-        raise NothingToDraw("no decode launch of the split kernel has a time")
     named = ", tuned map" if any(one.tuned is not None for one in chosen) else ""
     title = f"Splits of each row: automatic rule, best measured{named}"
     figure = new_figure(title, subject.about(), 1.7 + 0.26 * len(chosen))

@@ -34,6 +34,14 @@ class Subject:
     slots: DeviceSlots | None
     tuned: SplitsMap | None = None
 
+    @property
+    def choices(self) -> list[SweptCell]:
+        """The swept cells that offered a choice. Raises NothingToDraw if none did."""
+        cells = [cell for cell in self.swept if len(cell.times) > 1]
+        if not cells:
+            raise NothingToDraw("no decode cell has times of two launches of the split kernel to choose from")
+        return cells
+
     def about(self) -> str:
         """What the run was taken on and how, in one line."""
         header = self.run.header
