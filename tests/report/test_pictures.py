@@ -90,6 +90,15 @@ def test_regret_tiles_say_how_sure_they_are(subject: Subject, sweep: Sweep) -> N
     assert {tile.hatch for tile in tiles if tile} == {regret_map.NO_INTERVAL}
 
 
+def test_an_estimate_of_zero_is_never_sure(subject: Subject) -> None:
+    """Also where the bootstrap's draws hardly vary and leave it just outside their interval."""
+    (one, *_) = regret_map.score(subject.swept, ["auto"], subject.slots, None).of("auto")
+    at_zero = replace(one, regret=replace(one.regret, cross_fitted=0.0, low=0.0002, high=0.0002))
+    tile = regret_map.regret_tile(at_zero, 2048)
+    assert tile is not None
+    assert tile.hatch == regret_map.SPANS_ZERO
+
+
 def test_choices_with_their_ties(subject: Subject) -> None:
     chosen, unused = split_choices.split_choices(subject)
     assert unused == []

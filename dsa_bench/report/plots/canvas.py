@@ -8,16 +8,15 @@ matplotlib ships; without date, version and random ids. Text is never parsed as 
 import io
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dsa_bench.report.plots.names import PictureFormat
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 WIDTH = 8.3
@@ -102,12 +101,20 @@ def grid_of(figure: "Figure", count: int, columns: int, *, share_y: bool = True)
 
 
 def plain_log(
-    axis: "Axis", base: int, ticks: list[float] | None = None, subs: tuple[float, ...] = (1.0, 2.0, 5.0)
+    ax: "Axes",
+    which: Literal["x", "y"],
+    base: int,
+    ticks: Sequence[float] | None = None,
+    subs: Sequence[float] = (1.0, 2.0, 5.0),
 ) -> None:
     """A logarithmic axis that is labelled with plain numbers: `ticks`, else these multiples of each decade."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-    axis._set_axes_scale("log", base=base)  # pyright: ignore[reportAttributeAccessIssue] - the public name is per axis
+    if which == "x":
+        ax.set_xscale("log", base=base)
+    else:
+        ax.set_yscale("log", base=base)
+    axis = ax.xaxis if which == "x" else ax.yaxis
     axis.set_major_locator(LogLocator(10, subs=subs) if ticks is None else FixedLocator(ticks))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(_plain))

@@ -59,8 +59,8 @@ def draw(subject: Subject) -> "Figure":
     headings = titles([swept_place(group[0]) for group in groups], ("context", "candidates"))
     for at, (ax, group, heading) in enumerate(zip(axes, groups, headings, strict=True)):
         ticks = sorted({float(point.tiles_per_split) for cell in group for point in time_points(cell)})
-        plain_log(ax.xaxis, 2, ticks)
-        plain_log(ax.yaxis, 10, subs=subs)
+        plain_log(ax, "x", 2, ticks)
+        plain_log(ax, "y", 10, subs=subs)
         ax.set_title(heading, fontsize=8 if len(heading) > 34 else 9)
         ax.set_xlabel("tiles per split (effective)")
         if at % 3 == 0:

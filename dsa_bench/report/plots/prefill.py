@@ -57,14 +57,14 @@ def draw(subject: Subject) -> "Figure":
         ticks = sorted({float(point.rows) for one in of_group.values() for point in one})
         above = axes[0][column]
         above.set_title(heading)
-        plain_log(above.xaxis, 2, ticks)
-        plain_log(above.yaxis, 10)
+        plain_log(above, "x", 2, ticks)
+        plain_log(above, "y", 10)
         above.set_xlim(ticks[0] / 1.4, ticks[-1] * 1.4)
         for name, points in of_group.items():
             _line(above, names, name, [(point.rows, point.time_us) for point in points])
         if rated:
             below = axes[1][column]
-            plain_log(below.xaxis, 2, ticks)
+            plain_log(below, "x", 2, ticks)
             below.set_xlim(above.get_xlim())
             for name, points in of_group.items():
                 _line(below, names, name, [(p.rows, p.gathered_tbps) for p in points if p.gathered_tbps is not None])

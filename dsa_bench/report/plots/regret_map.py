@@ -39,7 +39,8 @@ def regret_tile(one: ScoredChoice, across: int) -> RegretTile | None:
     if found.low is None or found.high is None:
         hatch = NO_INTERVAL
     else:
-        hatch = SPANS_ZERO if found.low <= 0 <= found.high else SURE
+        ends = (found.low, found.cross_fitted, found.high)  # draws that hardly vary leave the estimate outside them
+        hatch = SPANS_ZERO if min(ends) <= 0 <= max(ends) else SURE
     return RegretTile(one.cell.shape.rows, across, found.cross_fitted, hatch)
 
 

@@ -85,7 +85,7 @@ def draw(subject: Subject) -> "Figure":
     figure = new_figure(title, subject.about(), 1.7 + 0.26 * len(chosen))
     ax = figure.subplots()
     offered = sorted({float(check.splits) for one in chosen for check in one.cell.checks.values()})
-    plain_log(ax.xaxis, 2, offered if len(offered) <= 12 else [2.0**power for power in range(6)])
+    plain_log(ax, "x", 2, offered if len(offered) <= 12 else [2.0**power for power in range(6)])
     for line, one in enumerate(chosen):
         ends = min([one.best, *one.ties]), max([one.best, *one.ties])
         ax.plot(ends, [line, line], color="#c9dff0", linewidth=9, solid_capstyle="round", zorder=1)
