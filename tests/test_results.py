@@ -4,6 +4,9 @@
 import re
 from itertools import groupby
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from dsa_bench.model.run import read_run
 from dsa_bench.report.cells import cell_tables
@@ -26,6 +29,28 @@ def test_every_record_has_its_table_beside_it(root: Path) -> None:
     assert records
     for record in records:
         assert record.with_suffix(".md").read_text() == to_markdown(cell_tables(read_run(record))) + "\n"
+
+
+def test_the_page_of_results_is_made_from_records(command: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links are relative to the page: made where it stands, and written elsewhere."""
+    page = (root / "results" / "README.md").read_text()
+    monkeypatch.chdir(root / "results")
+    assert command("report", ".").out == page
+
+
+def test_links_of_the_page_of_results_lead_somewhere(root: Path) -> None:
+    page = (root / "results" / "README.md").read_text()
+    links = re.findall(r"\]\(([^)]+)\)", page)
+    assert links
+    assert [link for link in links if not (root / "results" / link).is_file()] == []
+
+
+def test_every_record_has_its_pictures_beside_it(root: Path) -> None:
+    """Their bytes are compared by .ci/run, with the matplotlib that made them."""
+    for record in sorted((root / "results").rglob("*.jsonl")):
+        assert record.with_name(f"{record.stem}-drift.svg").is_file()
+    pictures = [path for suffix in ("svg", "png") for path in (root / "results").rglob(f"*.{suffix}")]
+    assert max(path.stat().st_size for path in pictures) < 200_000
 
 
 def test_no_recorded_variant_differs_from_itself(root: Path) -> None:

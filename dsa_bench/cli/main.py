@@ -17,6 +17,7 @@ from dsa_bench.cli.env import env
 from dsa_bench.cli.kernels import kernels
 from dsa_bench.cli.lists import ListCommand
 from dsa_bench.cli.map import map_app
+from dsa_bench.cli.plot import plot
 from dsa_bench.cli.prefill import prefill
 from dsa_bench.cli.regret import regret
 from dsa_bench.cli.report import report
@@ -28,7 +29,7 @@ from dsa_bench.model.errors import BadInput, CannotMeasure, DsaBenchError
 INTERRUPTED = 130
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (decode, prefill, tune, report, regret, compare, ab, check, kernels, env):
+for command in (decode, prefill, tune, report, plot, regret, compare, ab, check, kernels, env):
     app.command(cls=ListCommand)(command)
 app.command("run", cls=ListCommand)(run_sweep)
 app.add_typer(rule, name="rule")

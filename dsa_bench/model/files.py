@@ -26,15 +26,15 @@ def refuse_unwritable(path: Path) -> None:
         raise BadInput(f"-o {path}: its folder {folder} {said}")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write aside and rename, so that `path` holds the old or the new text and never a part of it.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write aside and rename, so that `path` holds the old or the new content and never a part of it.
 
     A link stays a link; a device or pipe is written to directly. Raises BadInput if the folder takes no file,
     CannotMeasure if it is full.
     """
     refuse_unwritable(path)
     target = Path(os.path.realpath(path))
-    data = text.encode()
+    data = content.encode() if isinstance(content, str) else content
     if target.exists() and not stat.S_ISREG(target.stat().st_mode):
         _write_through(path, target, data)
         return
