@@ -98,7 +98,7 @@ def test_bad_usage(command: Command, record: Path, folder: Path, tmp_path: Path)
         ((str(record), str(folder)), "is a folder, and stands alone"),
         ((str(nothing),), "holds no record"),
         ((str(record), str(torn), "-o", out), "torn.jsonl: holds no whole header line"),
-        ((str(record), "-o", str(nothing / "no" / "x.md")), "cannot be written"),
+        ((str(record), "-o", str(nothing / "no" / "x.md")), "does not exist"),
         ((str(record), "--format", "html"), "'html' is not one of"),
     ):
         outcome = command("report", *argv)
