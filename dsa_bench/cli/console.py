@@ -9,6 +9,7 @@ from collections.abc import Generator
 from typing import Any, TextIO
 
 from dsa_bench.model.errors import CannotMeasure
+from dsa_bench.model.text import printable
 
 PROGRAM = "dsa-bench"
 
@@ -47,13 +48,13 @@ def _discard_stdout() -> None:
 
 
 def note(text: str) -> None:
-    """One line to the user on stderr."""
-    _say(f"{PROGRAM}: {' '.join(text.split())}")
+    """One line to the user on stderr. Control characters of what it quotes are escaped."""
+    _say(f"{PROGRAM}: {printable(' '.join(text.split()))}")
 
 
 def lines_to_user(lines: list[str]) -> None:
-    """Several lines to the user on stderr, as they are."""
-    _say("\n".join(lines))
+    """Several lines to the user on stderr, with control characters escaped."""
+    _say("\n".join(map(printable, lines)))
 
 
 def _say(text: str) -> None:

@@ -11,12 +11,10 @@ from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
 from dsa_bench.cli.lists import ListCommand
 from dsa_bench.cli.values import one_integer, one_of
-from dsa_bench.model.errors import GateFailed
+from dsa_bench.model.errors import BadInput, GateFailed
+from dsa_bench.model.text import printable
 
 if TYPE_CHECKING:
-    from dsa_bench.backends.base import Backend
-    from dsa_bench.model.request import SparseRequest
-    from dsa_bench.model.splits_map import SplitTable
     from dsa_bench.report.map_verify import Verified
 
 MapFile = Annotated[Path, typer.Argument(help="A map that `tune` wrote.", metavar="FILE")]
@@ -40,7 +38,7 @@ def validate(file: MapFile) -> None:
 
     tables = read_map(file).tables
     cells, rules = sum(len(table.cells) for table in tables), sum(len(table.rules) for table in tables)
-    emit(f"{file}: valid, tables {len(tables)}, cells {cells}, rules {rules}")
+    emit(f"{printable(str(file))}: valid, tables {len(tables)}, cells {cells}, rules {rules}")
 
 
 def explain(
@@ -61,11 +59,13 @@ def explain(
     from dsa_bench.backends.select import open_backend
     from dsa_bench.dispatch.explain_map import explain_launch
     from dsa_bench.dispatch.map_file import read_map
-    from dsa_bench.model.shape import SparseShape
+    from dsa_bench.model.shape import INT32_MAX, SparseShape
     from dsa_bench.report.maps import explained_content, explained_text
 
     splits_map = read_map(file)
-    shape = SparseShape(rows, max(rows, candidates), candidates, query_heads, kv_heads)
+    if rows > INT32_MAX:
+        raise BadInput(f"--rows {rows}: must be at most {INT32_MAX}, because rows stand at positions, which are INT32")
+    shape = SparseShape(rows, rows, candidates, query_heads, kv_heads)  # the least context: none of it decides
     with only_the_result_on_stdout():
         opened, said = open_backend(backend)
         try:
@@ -137,6 +137,7 @@ def verify(
     format: TextFormat = "table",
 ) -> None:
     """Measure every rule against the automatic rule on this device again. Exit 1 if a gain is gone."""
+    from dsa_bench.backends.select import open_backend
     from dsa_bench.cli.measure import measure
     from dsa_bench.dispatch.map_file import read_map
     from dsa_bench.model.request import DataSpec
@@ -144,18 +145,20 @@ def verify(
     from dsa_bench.sweep.tuned import refuse_elsewhere, verify_request
 
     splits_map = read_map(file)
+    with only_the_result_on_stdout():
+        opened, _ = open_backend(backend)
+        try:
+            for table in splits_map.tables:  # every one before any is measured, those without a rule too
+                refuse_elsewhere(str(file), splits_map, table, opened)
+        finally:
+            opened.close()
     requests = [(table, verify_request(table, rounds or 16, timer, DataSpec(seed))) for table in splits_map.tables]
     cells: list[Verified] = []
     for table, request in requests:
         if request is None:
             note(f"{table.name}: no rule, so nothing to verify")
             continue
-
-        def here(asked: "SparseRequest", opened: "Backend", table: "SplitTable" = table) -> "SparseRequest":
-            refuse_elsewhere(str(file), splits_map, table, asked, opened)
-            return asked
-
-        measured = measure(request, backend, None, False, False, adapt=here)
+        measured = measure(request, backend, None, False, False)
         if measured.failure is not None:
             raise measured.failure
         cells += verified_cells(measured.run)

@@ -2,13 +2,16 @@
 """Other people's arrays, read without importing the library they are of: NumPy, torch, CuPy, CUDA array interface."""
 
 import math
+from operator import index
 from typing import Any, cast
 
 import numpy as np
 
+from dsa_bench.dispatch.arguments import scale_of
 from dsa_bench.model.call import SparseCall, TensorView
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.shape import INT32_MAX, MAX_CANDIDATES
+from dsa_bench.model.text import quoted, short
 
 ITEM_BYTES = {"bfloat16": 2, "int8": 1, "int32": 4, "float32": 4}
 _NEEDED = {
@@ -23,36 +26,80 @@ _NEEDED = {
 
 
 def view(name: str, array: Any) -> TensorView:
-    """What an array says of itself. Raises BadInput for what is no array, is not contiguous or may not be written."""
-    if isinstance(array, np.ndarray):
-        tensor = cast("np.ndarray[Any, Any]", array)
-        if name in ("out", "workspace") and not tensor.flags.writeable:
-            raise BadInput(f"{name}: is read-only, and the call writes it; pass an array that may be written")
-        return _view(name, tensor, tensor.dtype.name, tensor.ctypes.data, tensor.flags.c_contiguous, "cpu", 0)
-    if hasattr(array, "data_ptr") and hasattr(array, "is_contiguous"):  # torch
-        device = array.device
-        dtype = str(array.dtype).removeprefix("torch.")
-        return _view(name, array, dtype, array.data_ptr(), array.is_contiguous(), str(device.type), device.index or 0)
+    """What an array says of itself.
+
+    Raises BadInput for what is no array or says nothing that can be read, for what is more than its memory (a mask, a
+    byte order that is not the machine's, objects), is not contiguous, or may not be written.
+    """
+    try:
+        if isinstance(array, np.ndarray):
+            return _of_numpy(name, cast("np.ndarray[Any, Any]", array))
+        if hasattr(array, "data_ptr") and hasattr(array, "is_contiguous"):
+            return _of_torch(name, array)
+        return _of_interface(name, array)
+    except BadInput:
+        raise
+    except Exception as error:  # whatever an array of another library, or a damaged one, raises
+        kind = type(cast("object", array)).__name__
+        raise BadInput(
+            f"{name}: is {kind}, which does not say where and what it is ({quoted(error)}); "
+            "pass a torch, CuPy or NumPy array"
+        ) from error
+
+
+def _of_numpy(name: str, array: "np.ndarray[Any, Any]") -> TensorView:
+    if type(array) not in (np.ndarray, np.memmap):  # a MaskedArray has a mask, a matrix other shapes
+        raise BadInput(
+            f"{name}: is {type(array).__name__}, which is more than its memory; pass a plain array, such as "
+            "numpy.asarray() of it or what is left without its mask"
+        )
+    _refuse_unwritable(name, not array.flags.writeable)
+    _refuse_other_memory(name, array.dtype)
+    where = (array.ctypes.data, "cpu", 0)
+    return _view(name, array, array.shape, array.dtype.name, array.dtype.itemsize, array.flags.c_contiguous, *where)
+
+
+def _of_torch(name: str, array: Any) -> TensorView:
+    dtype, device = str(array.dtype).removeprefix("torch."), array.device
+    where = (int(array.data_ptr()), str(device.type), int(device.index or 0))
+    return _view(name, array, array.shape, dtype, int(array.dtype.itemsize), bool(array.is_contiguous()), *where)
+
+
+def _of_interface(name: str, array: Any) -> TensorView:
+    """Of the CUDA array interface, version 3."""
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         raise BadInput(f"{name}: is {type(array).__name__}; pass a torch, CuPy or NumPy array")
     address, read_only = interface["data"]
+    _refuse_unwritable(name, bool(read_only))
+    if interface.get("mask") is not None:
+        raise BadInput(f"{name}: has a mask, which no kernel here reads; pass an array without one")
+    stated = np.dtype(str(interface["typestr"]))
+    own: Any = getattr(array, "dtype", None)  # CuPy's own, because the interface cannot spell BF16
+    dtype: Any = own if hasattr(own, "name") and hasattr(own, "itemsize") else stated
+    for one in (stated, dtype):
+        _refuse_other_memory(name, one)
+    if dtype.itemsize != stated.itemsize:
+        raise BadInput(f"{name}: is {short(dtype)} to itself and {stated.str} to its interface; pass a whole array")
+    shape, strides = tuple(map(index, interface["shape"])), interface.get("strides")
+    dense = strides is None or _dense(shape, tuple(map(index, strides)), stated.itemsize)
+    number = int(getattr(getattr(array, "device", None), "id", 0))
+    return _view(
+        name, array, shape, str(dtype.name), stated.itemsize, dense, 0 if address is None else index(address), "cuda",
+        number,
+    )  # fmt: skip
+
+
+def _refuse_unwritable(name: str, read_only: bool) -> None:
     if read_only and name in ("out", "workspace"):
         raise BadInput(f"{name}: is read-only, and the call writes it; pass an array that may be written")
-    dtype: Any = getattr(array, "dtype", None)  # CuPy's own, because the interface cannot spell BF16
-    spelled = dtype.name if hasattr(dtype, "name") else np.dtype(interface["typestr"]).name
-    shape = tuple(interface["shape"])
-    strides = interface.get("strides")
-    dense = strides is None or _dense(shape, strides, np.dtype(interface["typestr"]).itemsize)
-    return _view(
-        name,
-        array,
-        str(spelled),
-        int(address or 0),
-        dense,
-        "cuda",
-        int(getattr(getattr(array, "device", None), "id", 0)),
-    )
+
+
+def _refuse_other_memory(name: str, dtype: Any) -> None:
+    if not getattr(dtype, "isnative", True):
+        raise BadInput(f"{name}: is {short(dtype)}, not in this machine's byte order; pass a copy that is")
+    if getattr(dtype, "hasobject", False):
+        raise BadInput(f"{name}: holds Python objects, which no kernel reads or writes; pass an array of numbers")
 
 
 def _dense(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> bool:
@@ -67,28 +114,32 @@ def _dense(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) ->
     return True
 
 
-def _view(name: str, array: Any, dtype: str, address: int, dense: bool, device: str, index: int) -> TensorView:
-    shape = tuple(int(size) for size in array.shape)
+def _view(
+    name: str, array: Any, shape: Any, dtype: str, item_bytes: int, dense: bool, address: int, device: str, number: int
+) -> TensorView:
+    sizes = tuple(int(size) for size in shape)
     if not dense:
-        raise BadInput(f"{name}: is not contiguous (shape {list(shape)}); pass a contiguous copy")
+        raise BadInput(f"{name}: is not contiguous (shape {list(sizes)}); pass a contiguous copy")
+    if any(size < 0 for size in sizes) or address < 0:
+        raise BadInput(f"{name}: says that it has shape {list(sizes)} at address {address}; pass a whole array")
     if device not in ("cpu", "cuda"):
         raise BadInput(f"{name}: is on {device}; pass arrays of the CPU or of one CUDA device")
     if name in ("query", "out") and dtype == "uint16":  # the bits of BF16, for libraries that don't have it
         dtype = "bfloat16"
-    item_bytes = ITEM_BYTES[dtype] if dtype in ITEM_BYTES else int(array.dtype.itemsize)
-    return TensorView(name, shape, dtype, address, math.prod(shape) * item_bytes, device, index, array)
+    nbytes = math.prod(sizes) * ITEM_BYTES.get(dtype, item_bytes)
+    return TensorView(name, sizes, dtype, address, nbytes, device, number, array)
 
 
-def sparse_call(arrays: dict[str, Any], scale: float) -> SparseCall:
+def sparse_call(arrays: dict[str, Any], scale: object) -> SparseCall:
     """The call on these arrays, given by name. Raises BadInput naming the tensor, what was found and what is needed."""
     views = {name: view(name, array) for name, array in arrays.items()}
     for name, tensor in views.items():
         dtype, shape = _NEEDED[name]
         if tensor.dtype != dtype or len(tensor.shape) != shape.count(",") + 1:
-            raise BadInput(f"{name}: is {tensor.dtype} {list(tensor.shape)}, must be {dtype} {shape}")
+            raise BadInput(f"{name}: is {short(tensor.dtype)} {list(tensor.shape)}, must be {dtype} {shape}")
         if tensor.address % ITEM_BYTES[dtype]:
             raise BadInput(f"{name}: starts at address {tensor.address:#x}, must be a multiple of {ITEM_BYTES[dtype]}")
-    call = SparseCall(**views, scale=float(scale))
+    call = SparseCall(**views, scale=scale_of(scale))
     _refuse_other_places(call)
     _refuse_other_shapes(call)
     return call
@@ -135,7 +186,12 @@ def stream_pointer(stream: Any) -> int:
             return pointer
     protocol: Any = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
-        return int(protocol()[1])
+        try:
+            return index(protocol()[1])
+        except (TypeError, LookupError) as error:
+            raise BadInput(
+                f"stream: its __cuda_stream__ gives no pointer ({quoted(error)}); pass a whole one"
+            ) from error
     raise BadInput(
         f"stream: is {type(stream).__name__}; pass the stream that you work on, such as torch.cuda.current_stream() or "
         "cupy.cuda.get_current_stream()"

@@ -15,6 +15,7 @@ from dsa_bench.dispatch.look_up import LaunchFacts
 from dsa_bench.dispatch.options import DispatchOptions, Setting
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.shape import Op, SparseShape
+from dsa_bench.model.text import printable
 from dsa_bench.splits.geometry import AUTOMATIC, unsplit_plan
 
 Basis = Literal["option", "map", "rule"]
@@ -72,7 +73,7 @@ class Choice:
         for gate in self.gates:
             if passed or not gate.passed:
                 lines.append(f"  {gate.kernel} {'passes' if gate.passed else 'refused by'} {gate}")
-        return [*lines, f"  {self.found}", f"  options: {', '.join(map(str, self.settings))}"]
+        return [*lines, f"  {printable(self.found)}", f"  options: {', '.join(map(str, self.settings))}"]
 
 
 def choose(

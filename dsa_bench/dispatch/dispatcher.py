@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsa_bench.backends.base import Enqueue, Runtime
+from dsa_bench.dispatch.arguments import context_of, device_of, scale_of, sizes_of
 from dsa_bench.dispatch.arrays import sparse_call, stream_pointer, view
 from dsa_bench.dispatch.choice import Choice, choose
 from dsa_bench.dispatch.facts import Host
@@ -17,6 +18,7 @@ from dsa_bench.model.errors import BadInput, WorkspaceTooSmall
 from dsa_bench.model.plan import SplitPlan
 from dsa_bench.model.request import L2_MODES
 from dsa_bench.model.shape import SparseShape, ceil_div
+from dsa_bench.model.text import quoted
 
 ALIGNED = {name: 0 for name in ("query", "key", "value", "key_scale", "value_scale", "selected", "out", "workspace")}
 """Addresses that satisfy every gate."""
@@ -77,8 +79,8 @@ class Dispatcher:
         strict: bool = False,
         l2: str = "cold",
     ) -> None:
-        if l2 not in L2_MODES:
-            raise BadInput(f"l2 {l2!r}: must be one of {', '.join(L2_MODES)}")
+        if not isinstance(l2, str) or l2 not in L2_MODES:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadInput(f"l2 {quoted(l2)}: must be one of {', '.join(L2_MODES)}")
         self.options: DispatchOptions = resolve_options(options)
         self._map = TunedMap(resolve_splits(splits), strict=strict)
         self._l2 = l2
@@ -147,10 +149,15 @@ class Dispatcher:
         self, *, rows: int, candidates: int, query_heads: int = 24, kv_heads: int = 2, head_size: int = 256,
         context: int = 8192, scale: float = 1.0 / 16.0, device: str = "cuda",
     ) -> Choice:  # fmt: skip
-        """What a call of these sizes gets, if its buffers are aligned. device: "cuda", or "cpu" for NumPy arrays."""
-        runtime = self._runtime(device)
-        facts = CallFacts(rows, candidates, query_heads, kv_heads, head_size, scale, ALIGNED, runtime.site())
-        return self.choose_for(facts, context, runtime)
+        """What a call of these sizes gets, if its buffers are aligned. device: "cuda", or "cpu" for NumPy arrays.
+
+        Raises BadInput for sizes, a scale or a device that are none, Unsupported and CannotMeasure as `prepare` does.
+        """
+        sizes, factor = sizes_of(rows, candidates, query_heads, kv_heads, head_size), scale_of(scale)
+        capacity = context_of(context, sizes[0])
+        runtime = self._runtime(device_of(device))
+        sizes = (sizes[0], sizes[1] if capacity else 0, *sizes[2:])  # a cache without positions gives no candidate
+        return self.choose_for(CallFacts(*sizes, factor, ALIGNED, runtime.site()), capacity, runtime)
 
     def workspace_bytes(
         self, *, rows: int, candidates: int, query_heads: int = 24, kv_heads: int = 2, head_size: int = 256,
@@ -158,13 +165,14 @@ class Dispatcher:
     ) -> int:  # fmt: skip
         """Bytes of workspace for calls of these sizes, whatever their alignment and scale; 0 where none is needed.
 
-        Not monotonic in rows and candidates: for several shapes take the largest of their answers.
+        Not monotonic in rows and candidates: for several shapes take the largest of their answers. Raises as `choose`.
         """
+        sizes = sizes_of(rows, candidates, query_heads, kv_heads, head_size)
         needed = 0
         for addresses in (ALIGNED, {**ALIGNED, "query": 2, "key": 1}):
-            runtime = self._runtime(device)
-            facts = CallFacts(rows, candidates, query_heads, kv_heads, head_size, 0.0, addresses, runtime.site())
-            choice = self.choose_for(facts, max(rows, 1), runtime)
+            runtime = self._runtime(device_of(device))
+            facts = CallFacts(*sizes, 0.0, addresses, runtime.site())
+            choice = self.choose_for(facts, max(sizes[0], 1), runtime)
             if choice.shape is not None and choice.shape.op == "decode":
                 needed = max(needed, partial_bytes(choice.shape, choice.plan))
         return needed

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsa_bench.model.splits_map import MapRule, SplitsMap, SplitTable
+from dsa_bench.model.text import short
 
 MUST_MATCH = (
     "op", "kernel", "device name", "compute_capability", "sm_count", "kernel_hash", "cta_slots", "tile", "head_size",
@@ -119,4 +120,4 @@ def _said(found: _Differences) -> str:
 
 
 def _value(value: object) -> str:
-    return "unknown" if value is None else str(value)
+    return "unknown" if value is None else short(value)

@@ -10,6 +10,7 @@ from dsa_bench.model.documents import Misfit, from_json, json_schema, json_text,
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.files import write_whole
 from dsa_bench.model.splits_map import SCHEMA, SCHEMA_VERSION, MapCell, MapRule, SplitsMap, SplitTable
+from dsa_bench.model.text import quoted, short
 from dsa_bench.splits.rules import capped_splits
 
 _VALUE = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
@@ -21,6 +22,8 @@ def read_map(path: Path) -> SplitsMap:
         data = path.read_bytes()
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror}); name a map that `tune` wrote") from error
+    except ValueError as error:  # a name that no file can have
+        raise BadInput(f"{path}: cannot be read ({error}); name a map that `tune` wrote") from error
     try:
         return parse_map(data)
     except Misfit as misfit:
@@ -42,10 +45,13 @@ def _refuse_other_documents(value: Any) -> None:
         raise Misfit("/", "is no object, so it is not a map of dsa-bench")
     schema, version = value.get("schema"), value.get("schema_version")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if schema != SCHEMA:
-        raise Misfit("/schema", f"is {str(schema)!r:.60}, must be {SCHEMA!r}: this is not a map of dsa-bench")  # pyright: ignore[reportUnknownArgumentType]
+        said = quoted(schema if isinstance(schema, (list, dict)) else str(schema))  # pyright: ignore[reportUnknownArgumentType]
+        raise Misfit("/schema", f"is {said}, must be {SCHEMA!r}: this is not a map of dsa-bench")  # pyright: ignore[reportUnknownArgumentType]
     if type(version) is int and version != SCHEMA_VERSION:  # pyright: ignore[reportUnknownArgumentType]
         what = "older than" if version < SCHEMA_VERSION else "newer than"
-        raise Misfit("/schema_version", f"is {version}, {what} the {SCHEMA_VERSION} that is read here; tune again")
+        raise Misfit(
+            "/schema_version", f"is {short(version)}, {what} the {SCHEMA_VERSION} that is read here; tune again"
+        )
 
 
 def check_map(splits_map: SplitsMap) -> None:

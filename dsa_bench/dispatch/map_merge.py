@@ -7,6 +7,7 @@ from dataclasses import fields
 from dsa_bench import __version__
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.splits_map import SplitsMap, SplitTable
+from dsa_bench.model.text import short
 
 
 def merge_maps(named: Sequence[tuple[str, SplitsMap]]) -> SplitsMap:
@@ -22,8 +23,8 @@ def merge_maps(named: Sequence[tuple[str, SplitsMap]]) -> SplitsMap:
             was, now = getattr(first.device, field.name), getattr(other.device, field.name)
             if was != now:
                 raise BadInput(
-                    f"{name}: its device's {field.name} is {now} and that of {first_name} is {was}; a file holds one "
-                    "device, so keep them apart"
+                    f"{name}: its device's {field.name} is {short(now)} and that of {first_name} is {short(was)}; "
+                    "a file holds one device, so keep them apart"
                 )
     tables: dict[object, tuple[str, SplitTable]] = {}
     for name, one in named:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from dsa_bench.model.errors import BadOption
 from dsa_bench.model.shape import INT32_MAX
+from dsa_bench.model.text import quoted, short
 
 Source = Literal["option", "environment", "default"]
 _DIGITS = re.compile(r"[0-9]+", re.ASCII)
@@ -81,10 +82,12 @@ def resolve_options(
 
     Raises BadOption for a name that there is not, and for a value outside its grammar, naming where it came from.
     """
+    if explicit is not None and not isinstance(explicit, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadOption(f"options: is {quoted(explicit)}, and options are names with strings; pass a dict, or None")
     given = dict(explicit or {})
     for name in given:
         if name not in OPTIONS:
-            raise BadOption(f"option {name}: is unknown; the dispatcher has {', '.join(OPTIONS)}")
+            raise BadOption(f"option {short(name)}: is unknown; the dispatcher has {', '.join(OPTIONS)}")
     variables = os.environ if environment is None else environment
     return DispatchOptions(
         *(
@@ -104,16 +107,16 @@ def _resolve(option: Option, given: Mapping[str, str], variables: Mapping[str, s
 
 def _parse(option: Option, text: object, origin: str) -> int:
     if not isinstance(text, str):
-        raise BadOption(f"{origin}: is {text!r}, and options are strings; pass {str(int(bool(text)))!r} or the like")
+        raise BadOption(f"{origin}: is {quoted(text)}, and options are strings; pass '0', '1' or the like")
     if option.is_switch:
         if text not in ("0", "1"):
-            raise BadOption(f'{origin}: {text!r} is not exactly "0" or "1"')
+            raise BadOption(f'{origin}: {quoted(text)} is not exactly "0" or "1"')
         return int(text)
     if not _DIGITS.fullmatch(text):
-        raise BadOption(f"{origin}: {text!r} is not a non-negative decimal integer; 0 is the automatic rule")
+        raise BadOption(f"{origin}: {quoted(text)} is not a non-negative decimal integer; 0 is the automatic rule")
     digits = text.lstrip("0") or "0"
     if len(digits) > len(str(option.largest)) or int(digits) > option.largest:  # int() refuses very long text
-        raise BadOption(f"{origin}: {text if len(text) < 30 else text[:27] + '...'} is above {option.largest}")
+        raise BadOption(f"{origin}: {short(text)} is above {option.largest}")
     return int(digits)
 
 
@@ -122,11 +125,14 @@ def resolve_splits(
 ) -> Path | None:
     """The file of the tuned map: the explicit one, else DSA_BENCH_SPLITS unless empty, else none.
 
-    Raises BadOption for an explicit empty name.
+    Raises BadOption for an explicit name that is empty or no text.
     """
     if explicit is not None:
-        if not os.fspath(explicit):
+        name: object = os.fspath(explicit) if isinstance(explicit, os.PathLike) else explicit
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadOption(f"splits: is {quoted(name)}; pass a map's name as str or Path, or None")
+        if not name:
             raise BadOption("splits: is empty; name a map that `tune` wrote, or pass None")
-        return Path(explicit)
+        return Path(name)
     text = (os.environ if environment is None else environment).get(SPLITS_VARIABLE, "")
     return Path(text) if text else None

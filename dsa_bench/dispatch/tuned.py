@@ -9,6 +9,7 @@ from dsa_bench.dispatch.look_up import LaunchFacts, MapTable, applicable
 from dsa_bench.dispatch.map_file import read_map
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.splits_map import SplitsMap
+from dsa_bench.model.text import printable
 
 
 class MapWarning(UserWarning):
@@ -59,4 +60,4 @@ class TunedMap:
         key = os.path.abspath(str(self._path)), text
         if key not in _said:
             _said.add(key)
-            warnings.warn(text, MapWarning, stacklevel=2)
+            warnings.warn(printable(text), MapWarning, stacklevel=2)

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Constants of the split rule `model`, as fitted to a recorded sweep."""
 
-import math
 from dataclasses import dataclass
 
 from dsa_bench.model.errors import BadInput
+from dsa_bench.model.text import quoted
+
+LARGEST = 1e15
+"""What no constant exceeds: as long as the longest time of a record, so that sums and products stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,8 @@ class SplitCosts:
               once or one after another; g(1) = 1, never falling; g(k) = g(K) * k / K for larger k
     merge_us  [us/split] each split more for the merge
     wave_us   [us/wave] each wave after the first
-    Raises BadInput if a constant is negative or not finite, or g does not start at 1 or falls.
+    Kept as floats. Raises BadInput if a constant is negative, not finite or above LARGEST, or g does not start at 1 or
+    falls.
     """
 
     fixed_us: float
@@ -27,8 +31,18 @@ class SplitCosts:
     wave_us: float
 
     def __post_init__(self) -> None:
-        constants = (self.fixed_us, self.tile_us, self.merge_us, self.wave_us, *self.slowdown)
-        if not all(0 <= value < math.inf for value in constants):
-            raise BadInput(f"costs {constants}: must be finite and not negative")
+        for name in ("fixed_us", "tile_us", "merge_us", "wave_us"):
+            object.__setattr__(self, name, _constant(name, getattr(self, name)))
+        object.__setattr__(self, "slowdown", tuple(_constant("slowdown", value) for value in self.slowdown))
         if self.slowdown[:1] != (1.0,) or list(self.slowdown) != sorted(self.slowdown):
-            raise BadInput(f"slowdown {self.slowdown}: must start at 1 and never fall")
+            raise BadInput(f"slowdown {quoted(self.slowdown)}: must start at 1 and never fall")
+
+
+def _constant(name: str, value: float) -> float:
+    try:
+        constant = float(value)
+    except OverflowError:  # an integer beyond every float
+        constant = float("inf")
+    if not 0 <= constant <= LARGEST:  # NaN neither
+        raise BadInput(f"{name} {quoted(value)}: must be finite, not negative and at most {LARGEST:g}")
+    return constant

@@ -14,6 +14,8 @@ from inspect import cleandoc
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from dsa_bench.model.text import short
+
 T = TypeVar("T")
 _UNIONS = (UnionType, Union)
 LINE = 240
@@ -105,7 +107,10 @@ def _scalar(hint: Any, value: Any, place: str) -> Any:
         fits = limits.low <= value <= limits.high  # False for NaN
     if not fits:
         raise Misfit(place, f"is {_said(value)}, must be {_asked(kind, limits)}")
-    return float(value) if kind is float else value
+    try:
+        return float(value) if kind is float else value
+    except OverflowError as error:  # an integer beyond every float
+        raise Misfit(place, f"is {_said(value)}, must be {_asked(kind, limits)}") from error
 
 
 def _objectpointer(value: Any, place: str) -> _Object:
@@ -116,9 +121,23 @@ def _objectpointer(value: Any, place: str) -> _Object:
     return value
 
 
+def given_twice(value: Any) -> str | None:
+    """The JSON pointer of a key that an object in `parse_json`'s value was given twice; None if there is none."""
+    rest: list[tuple[str, Any]] = [("", value)]
+    while rest:
+        place, one = rest.pop()
+        if isinstance(one, _Object):
+            if one.twice is not None:
+                return pointer(place, one.twice)
+            rest += [(pointer(place, key), part) for key, part in one.items()]
+        elif isinstance(one, list):
+            rest += [(f"{place}/{at}", part) for at, part in enumerate(cast("list[Any]", one))]
+    return None
+
+
 def pointer(place: str, key: str) -> str:
-    """The JSON pointer (RFC 6901) of a key in the object at `place`."""
-    return f"{place}/{key.replace('~', '~0').replace('/', '~1')}"
+    """The JSON pointer (RFC 6901) of a key in the object at `place`, as a message quotes it."""
+    return f"{place}/{short(key.replace('~', '~0').replace('/', '~1'))}"
 
 
 def _asked(kind: type, limits: Limits | None) -> str:
@@ -127,7 +146,8 @@ def _asked(kind: type, limits: Limits | None) -> str:
     words = "an integer" if kind is int else "a finite number"
     if limits is None:
         return words
-    return f"{words} of at least {limits.low:g}" if limits.low >= 0 else words
+    low, high = (str(end) if kind is int else f"{end:g}" for end in limits)
+    return f"{words} of at least {low} and at most {high}"
 
 
 def _said(value: Any) -> str:
@@ -136,8 +156,7 @@ def _said(value: Any) -> str:
         return str(value)
     if isinstance(value, (dict, list)):
         return "an object" if isinstance(value, dict) else "a list"
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return short(json.dumps(value))
 
 
 @cache

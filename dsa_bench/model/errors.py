@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: MIT
 """The failures a user can expect: one line on stderr (what was asked, the limit, what to do) and an exit code."""
 
+from dsa_bench.model.text import printable
+
 
 class DsaBenchError(Exception):
-    """An expected failure. Anything else that escapes is a bug and keeps its traceback."""
+    """An expected failure: one printable line, whatever it quotes. Anything else that escapes is a bug and keeps its
+    traceback."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class GateFailed(DsaBenchError):

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from dsa_bench.model.documents import Limits
 from dsa_bench.model.run import LONGEST_US
+from dsa_bench.model.text import short
 
 SCHEMA = "dsa-bench/splits"
 SCHEMA_VERSION = 1
@@ -160,10 +161,8 @@ class SplitTable:
     @property
     def name(self) -> str:
         """The table in words."""
-        return (
-            f"{self.op} {self.kernel}, heads {self.group * self.kv_heads}/{self.kv_heads}, head size {self.head_size}, "
-            f"L2 {self.l2}"
-        )
+        heads = f"heads {self.group * self.kv_heads}/{self.kv_heads}, head size {self.head_size}"
+        return f"{self.op} {short(self.kernel)}, {heads}, L2 {self.l2}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.splits_map import MapCell, SplitsMap
+from dsa_bench.model.text import printable
 from dsa_bench.splits.rules import capped_splits
 
 SWITCH = ("ep.cuda.dsa_decode_int8_tc", "ORT_DSA_DECODE_INT8_TC")
@@ -67,11 +68,11 @@ def session_options(chosen: OneValue) -> str:
 
 
 def environment_lines(chosen: OneValue, device: str) -> str:
-    """Lines that a shell sources; the comments say what the value is."""
+    """Lines that a shell sources; the comments say what the value is. Nothing of the device's name ends a comment."""
     return "\n".join(
         [
             f"# {chosen.said}",
-            f"# tuned on {' '.join(device.split())}",
+            f"# tuned on {printable(' '.join(device.split()))}",
             f"export {SWITCH[1]}=1",
             f"export {KNOB[1]}={chosen.value}",
         ]

@@ -9,7 +9,7 @@ from enum import StrEnum
 from dsa_bench.model.record import Check
 from dsa_bench.model.run import Run
 from dsa_bench.model.shape import shape_of_key
-from dsa_bench.report.render import printable
+from dsa_bench.model.text import printable
 from dsa_bench.report.swept import SweptCell, swept_cells
 from dsa_bench.splits.geometry import AUTOMATIC, TUNED
 from dsa_bench.stats.location import paired_ratio
@@ -79,9 +79,9 @@ def _verified(cell: SweptCell, confidence: float, margin: float) -> Verified:
 
 
 def verified_text(cells: Sequence[Verified]) -> str:
-    """A line for each cell, then the count of each outcome; no text for no cell."""
+    """A line for each cell, then the count of each outcome."""
     if not cells:
-        return ""
+        return "nothing to verify"
     lines = [("rows", "context", "candidates", "tiles/split", "map / auto", "interval", "gain")]
     for cell in cells:
         ratio = "-" if cell.ratio is None else f"{cell.ratio:.3f}"

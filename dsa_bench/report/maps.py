@@ -9,7 +9,7 @@ from dsa_bench.dispatch.explain_map import Explained
 from dsa_bench.dispatch.look_up import MapTable
 from dsa_bench.model.documents import to_json
 from dsa_bench.model.splits_map import MapCell, MapRule, RegretSummary, SplitsMap, SplitTable
-from dsa_bench.report.render import printable
+from dsa_bench.model.text import printable
 from dsa_bench.splits.rules import capped_splits
 
 

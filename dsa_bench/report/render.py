@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dsa_bench.model.request import DENSE
+from dsa_bench.model.text import printable
 from dsa_bench.report.cells import CellTable, VariantRow
 from dsa_bench.report.words import asked_for, conclusion, what_dense_is
 
@@ -156,11 +157,6 @@ def rate_text(gbps: float) -> str:
 def _sentences(table: CellTable) -> str:
     """The conclusion, and what the line of dense attention is where there is one."""
     return " ".join(filter(None, (conclusion(table), what_dense_is(table))))
-
-
-def printable(text: str) -> str:
-    """Text from a record with its control characters escaped, so that none reaches a terminal."""
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def time_text(time_us: float) -> str:

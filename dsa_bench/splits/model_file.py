@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from dsa_bench.model.costs import SplitCosts
+from dsa_bench.model.documents import Misfit, given_twice, parse_json
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.schema import misfitting_field
+from dsa_bench.model.text import quoted
 
 MODEL_SCHEMA = "dsa-bench/split-model"
 MODEL_SCHEMA_VERSION = 1
@@ -59,17 +61,19 @@ class SplitModel:
 def read_model(path: Path) -> SplitModel:
     """Read what `rule fit` wrote. Raises BadInput naming the file and what is wrong."""
     try:
-        content: Any = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
     except OSError as error:
         raise BadInput(f"--model {path}: cannot be read ({error.strerror}); name a file of `rule fit`") from error
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"--model {path}: is no JSON ({error}); name a file of `rule fit`") from error
+    except Misfit as misfit:
+        raise BadInput(f"--model {path}: {misfit.place} {misfit}; name a file of `rule fit`") from misfit
     if not isinstance(content, dict):
         raise BadInput(f"--model {path}: must be a JSON object; name a file of `rule fit`")
     fields = cast("dict[str, Any]", content)
     for name, expected in (("schema", MODEL_SCHEMA), ("schema_version", MODEL_SCHEMA_VERSION)):
         if fields.get(name) != expected:
-            raise BadInput(f"--model {path}: has {name} {fields.get(name)!r:.60}; this dsa-bench reads {expected!r}")
+            raise BadInput(f"--model {path}: has {name} {quoted(fields.get(name))}; this dsa-bench reads {expected!r}")
+    if (twice := given_twice(content)) is not None:
+        raise BadInput(f"--model {path}: {twice} is given twice; name a file of `rule fit`")
     misfit = misfitting_field(SplitModel, fields)
     if misfit is not None:
         raise BadInput(f"--model {path}: {misfit:.200}; name a file of `rule fit`")

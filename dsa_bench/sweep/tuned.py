@@ -50,15 +50,19 @@ def verify_request(table: SplitTable, rounds: int, timer: str, data: DataSpec) -
             tuned[SparseShape(cell.rows, table.policy.context, cell.tiles * table.tile, *heads)] = value
     if not tuned:
         return None
-    policy = Policy(rounds, None, timer, "cold" if table.l2 == "none" else table.l2)
+    policy = Policy(rounds, None, timer, _l2(table))
     return SparseRequest(tuple(tuned), (KERNEL,), (AUTOMATIC,), data, policy, tuned=tuple(tuned.values()))
 
 
-def refuse_elsewhere(
-    file: str, splits_map: SplitsMap, table: SplitTable, request: SparseRequest, here: Backend
-) -> None:
+def _l2(table: SplitTable) -> str:
+    """The mode to ask for; any does on a device that has none."""
+    return "cold" if table.l2 == "none" else table.l2
+
+
+def refuse_elsewhere(file: str, splits_map: SplitsMap, table: SplitTable, here: Backend) -> None:
     """Raises CannotMeasure where the table does not hold for this device, kernel or L2 mode, naming what differs."""
-    facts = launch_facts(here, KERNEL, request.shapes[0], request.policy.l2)
+    of_heads = SparseShape(1, 1, 1, table.group * table.kv_heads, table.kv_heads, table.head_size)
+    facts = launch_facts(here, KERNEL, of_heads, _l2(table))
     holding, said = applicable(replace(splits_map, tables=(table,)), facts)
     if holding is None:
         raise CannotMeasure(f"{file}: cannot be verified here: {said[0]}")

@@ -188,3 +188,48 @@ def test_bad_usage_is_exit_2(command: Any, argv: tuple[str, ...]) -> None:
     outcome = command(*argv)
     assert outcome.code == 2
     assert outcome.error
+
+
+HOSTILE = "H\x1b[31m\x00\n200"
+
+
+def test_no_control_character_of_a_map_reaches_a_terminal_or_a_shell(command: Any, tmp_path: Path) -> None:
+    one = written(tmp_path / "a.json", splits_map())
+    other = written(tmp_path / "b.json", splits_map(device=replace(A100, name=HOSTILE)))
+    outcome = command("map", "merge", one, other)
+    assert outcome.code == 2
+    assert r"its device's name is H\x1b[31m\x00\n200 and that of" in outcome.error
+    outcome = command("map", "export", "env", other)
+    assert outcome.out.splitlines()[1] == r"# tuned on H\x1b[31m\x00 200"
+    assert "\x1b" not in outcome.out + outcome.err
+    strange = written(tmp_path / "a\x1bb.json", splits_map())
+    outcome = command("map", "validate", strange)
+    assert outcome.out.startswith(str(tmp_path / r"a\x1bb.json"))
+
+
+def test_what_a_map_says_is_cut_to_one_readable_line(command: Any, tmp_path: Path) -> None:
+    one = written(tmp_path / "a.json", splits_map())
+    other = written(tmp_path / "b.json", splits_map(device=replace(A100, name="x" * 100_000)))
+    assert len(command("map", "merge", one, other).error) < 600
+    contradicting = [
+        written(tmp_path / f"{at}.json", splits_map(table(kernel="k" * 100_000, rules=rules)))
+        for at, rules in enumerate(((), table().rules))
+    ]
+    assert len(command("map", "merge", *contradicting).error) < 600
+
+
+@pytest.mark.parametrize(
+    ("rows", "candidates", "said"),
+    [("999999999999", "2048", "--rows 999999999999: must be at most 2147483647"),
+     ("2147483648", "2048", "--rows 2147483648: must be at most 2147483647"),
+     ("1", "999999999999", "--candidates 999999999999: must be at most 1073741824")],
+)  # fmt: skip
+def test_explain_names_the_option_that_is_too_large(
+    command: Any, tmp_path: Path, rows: str, candidates: str, said: str
+) -> None:
+    """It has no --context to complain of."""
+    file = written(tmp_path / "a.json", splits_map())
+    outcome = command("map", "explain", file, "--rows", rows, "--candidates", candidates, "--backend", "cpu")
+    assert outcome.code == 2
+    assert said in outcome.error
+    assert "context" not in outcome.error

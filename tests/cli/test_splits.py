@@ -197,9 +197,19 @@ def test_verify_where_nothing_is_right_any_more(
     assert outcome.out.splitlines()[-1] == "1 invalid"
 
 
-def test_verify_of_a_map_without_rules(command: Any, timed: Install, tmp_path: Path) -> None:
+def test_verify_of_a_map_without_rules(command: Any, timed: Install, tuned: SplitsMap, tmp_path: Path) -> None:
+    """The result is never empty; the device is asked for first, and for every table before one is measured."""
     timed({})
-    outcome = command(*VERIFY, written(tmp_path / "splits.json", splits_map(table(rules=()))))
-    assert outcome.code == 0
+    here = replace(tuned, tables=(replace(tuned.tables[0], rules=()),))
+    outcome = command(*VERIFY, written(tmp_path / "splits.json", here))
+    assert (outcome.code, outcome.out) == (0, "nothing to verify\n")
     assert "no rule, so nothing to verify" in outcome.err
-    assert outcome.out == ""
+    outcome = command(*VERIFY, written(tmp_path / "empty.json", replace(tuned, tables=())))
+    assert (outcome.code, outcome.out) == (0, "nothing to verify\n")
+    outcome = command(*VERIFY, written(tmp_path / "h200.json", splits_map(table(rules=()))))
+    assert outcome.code == 3
+    assert "device name is NVIDIA H200 in the map and" in outcome.error
+    stale = replace(tuned.tables[0], rules=(), kernel_hash="changed")
+    outcome = command(*VERIFY, written(tmp_path / "half.json", replace(tuned, tables=(*tuned.tables, stale))))
+    assert outcome.code == 3
+    assert "kernel_hash is changed in the map" in outcome.error

@@ -104,6 +104,11 @@ TYPES = [
     (set_at("/tables", {}), "/tables is an object, must be a list"),
     (set_at("/device", None), "/device is null, must be an object"),
     (set_at("/device/sm_count", 2**60), "/device/sm_count is 1152921504606846976, must be an integer"),
+    (set_at("/device/sm_count", 2**53),
+     "/device/sm_count is 9007199254740992, must be an integer of at least 1 and at most 9007199254740991"),
+    (set_at("/tables/0/policy/margin", 1.5),
+     "/tables/0/policy/margin is 1.5, must be a finite number of at least 0 and at most 1"),
+    (set_at(f"{CELL}/us/1", 10**400), f"{CELL}/us/1 is 1000000000"),
     (set_at("/schema_version", 0), "/schema_version is 0, older than the 1 that is read here"),
     (set_at("/schema_version", 99), "/schema_version is 99, newer than the 1 that is read here"),
     (set_at("/schema_version", "1"), '/schema_version is "1", must be 1'),
@@ -240,3 +245,33 @@ def test_folders_that_take_no_map(make_map: Any, tmp_path: Path) -> None:
         write_map(tmp_path, make_map())
     with pytest.raises(BadInput, match="does not exist"):
         write_map(tmp_path / "none" / "splits.json", make_map())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [set_at("/schema_version", 10**4000), set_at("/schema", [[["x" * 9999]]]), set_at("/x" * 1 + "y" * 99_999, 1),
+     set_at(f"{CELL}/us/{'1' * 99_999}", 1.0), set_at("/schema", "\x1b" * 999)],
+)  # fmt: skip
+def test_whatever_a_file_holds_the_error_is_one_short_line(
+    change: Change, content: dict[str, Any], tmp_path: Path
+) -> None:
+    change(content)
+    path = tmp_path / "splits.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(BadInput) as raised:
+        read_map(path)
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 400
+
+
+def test_a_schema_too_deep_to_quote_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "splits.json"
+    for depth in range(100, 1000, 50):
+        path.write_text('{"schema":' + "[" * depth + "]" * depth + "}")
+        with pytest.raises(BadInput):
+            read_map(path)
+
+
+def test_a_name_that_no_file_can_have_is_bad_input() -> None:
+    with pytest.raises(BadInput, match=r"^a\\x00b: cannot be read"):
+        read_map(Path("a\0b"))

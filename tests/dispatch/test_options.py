@@ -3,6 +3,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dsa_bench.dispatch.dispatcher import Dispatcher
@@ -75,8 +76,22 @@ def test_option_over_environment_over_default() -> None:
 def test_unknown_names_and_other_types_are_refused() -> None:
     with pytest.raises(BadOption, match=r"^option ep\.cuda\.dsa_decode: is unknown; the dispatcher has ep\.cuda\."):
         resolve_options({"ep.cuda.dsa_decode": "1"}, {})
-    with pytest.raises(BadOption, match="options are strings"):
-        resolve_options({DECODE: 1}, {})  # type: ignore[dict-item]
+    for value in (1, None, b"1", np.zeros(2), 10**5000, ["1"] * 9999):
+        with pytest.raises(BadOption, match="options are strings") as raised:
+            resolve_options({DECODE: value}, {})  # type: ignore[dict-item]
+        assert len(str(raised.value)) < 200
+        assert str(raised.value).isprintable()
+    for options in (5, 0, "abc", "", [(DECODE, "1")], np.zeros(2)):
+        with pytest.raises(BadOption, match=r"^options: is .*pass a dict, or None"):
+            resolve_options(options, {})  # type: ignore[arg-type]
+
+
+def test_what_is_quoted_is_one_short_line() -> None:
+    for options in ({"x\ny\x1b": "1"}, {"x" * 99_999: "1"}, {KNOB: "x" * 99_999}, {DECODE: "\x1b" * 999}, {5: "1"}):
+        with pytest.raises(BadOption) as raised:
+            resolve_options(options, {})  # type: ignore[arg-type]
+        assert str(raised.value).isprintable()
+        assert len(str(raised.value)) < 400
 
 
 def test_the_environment_is_read_when_a_dispatcher_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,3 +121,11 @@ def test_the_map_comes_from_the_argument_or_the_variable() -> None:
     assert resolve_splits("b.json", {"DSA_BENCH_SPLITS": "a.json"}) == Path("b.json")
     with pytest.raises(BadOption, match=r"^splits: is empty"):
         resolve_splits("", {})
+
+    class Bytes:
+        def __fspath__(self) -> bytes:
+            return b"a.json"
+
+    for name in (b"a.json", 5, ["a.json"], Bytes(), np.zeros(2)):
+        with pytest.raises(BadOption, match=r"^splits: is .*; pass a map's name as str or Path, or None"):
+            resolve_splits(name, {})  # type: ignore[arg-type]

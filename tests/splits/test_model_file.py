@@ -31,6 +31,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         ({"tile_us": "1"}, "tile_us"), ({"tile_us": -1.0}, "not negative"), ({"slowdown": [1.0, "2"]}, "slowdown"),
         ({"slowdown": []}, "start at 1"), ({"slowdown": [1.0, 0.5]}, "never fall"), ({"extra": 1}, "extra"),
         ({"fixed_us": None}, "fixed_us"), ({"slowdown": None}, "slowdown"), ({"fixed_us": float("nan")}, "finite"),
+        ({"fixed_us": 10**400}, "fixed_us 1000.*at most 1e"), ({"tile_us": 1e16}, "tile_us 1e.16: .*at most 1e"),
+        ({"wave_us": 10**4000}, "wave_us 1000.*at most"), ({"schema_version": 10**4000}, "schema_version 1000"),
+        ({"merge_us": 10**16}, "merge_us"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_none_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
@@ -39,6 +42,7 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, change: dict[str, Any], sa
     with pytest.raises(BadInput, match=said) as raised:
         read_model(file)
     assert str(file) in str(raised.value)
+    assert len(str(raised.value)) < 400
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "{}", "3", '"' * 3])
@@ -49,3 +53,28 @@ def test_text_that_is_no_model(tmp_path: Path, content: str) -> None:
         read_model(file)
     with pytest.raises(BadInput, match="cannot be read"):
         read_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (MODEL.to_json().replace('"tile_us"', '"tile_us": 2.0, "tile_us"').encode(), r": /tile_us is given twice"),
+        (MODEL.to_json().replace('"both": null', '"a": [{"b": 1, "b": 2}]').encode(), "/held_out/a/0/b is given twice"),
+        (MODEL.to_json().encode("utf-16"), "byte 0 is not UTF-8 text"),
+        (MODEL.to_json().encode("utf-8-sig"), "line 1 column 1 is not JSON"),
+        (MODEL.to_json().replace("H200", "\xe9").encode("latin-1"), "is not UTF-8 text"),
+    ],
+)  # fmt: skip
+def test_text_that_readers_could_differ_about_is_refused(tmp_path: Path, data: bytes, said: str) -> None:
+    file = tmp_path / "model.json"
+    file.write_bytes(data)
+    with pytest.raises(BadInput, match=said):
+        read_model(file)
+
+
+def test_integers_are_used_as_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "model.json"
+    file.write_text(json.dumps(json.loads(MODEL.to_json()) | {"fixed_us": 10**15, "tile_us": 2}))
+    costs = read_model(file).costs
+    assert (costs.fixed_us, costs.tile_us) == (1e15, 2.0)
+    assert type(costs.fixed_us) is float
