@@ -9,7 +9,8 @@ from dsa_bench.model.splits_map import MapRule
 from dsa_bench.splits.rules import capped_splits
 from dsa_bench.splits.targets import smallest_target
 from dsa_bench.stats.location import Estimate, paired_ratio
-from dsa_bench.stats.regret import RESAMPLES, Regret, holm, regrets, tie_set
+from dsa_bench.stats.regret import RESAMPLES, Regret, regrets
+from dsa_bench.stats.several import holm, tie_set
 from dsa_bench.stats.verdict import NoiseFloor, null_control
 from dsa_bench.sweep.cell_times import CellTimes
 from dsa_bench.sweep.fewest_rules import Accepted, Shape, fewest_rules

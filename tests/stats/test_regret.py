@@ -9,16 +9,8 @@ import numpy as np
 import pytest
 
 from dsa_bench.stats.location import UnpairedRounds, hodges_lehmann, hodges_lehmann_centres
-from dsa_bench.stats.regret import (
-    FloatArray,
-    Halves,
-    holm,
-    overall,
-    regret,
-    regrets,
-    supported_percentile,
-    tie_set,
-)
+from dsa_bench.stats.regret import Halves, overall, regret, regrets
+from dsa_bench.stats.several import FloatArray, tie_set
 
 NOISE = 0.01
 Times = dict[str, FloatArray]
@@ -163,13 +155,6 @@ def test_a_choice_that_was_not_measured_is_named() -> None:
         tie_set({"a": np.ones(2)}, "nobody")
 
 
-def test_ties_are_what_the_rounds_cannot_tell_from_the_best() -> None:
-    times = simulated(np.random.default_rng(11), 16, [0.0, 0.001, 0.03, -0.0005])
-    assert tie_set(times, "v3") == ["v0", "v1", "v3"]
-    assert tie_set({name: of_name[:4] for name, of_name in times.items()}, "v0") == list(times)
-    assert tie_set({"v0": times["v0"]}, "v0") == ["v0"]
-
-
 def test_over_cells() -> None:
     cells = {
         f"cell {cell}": regret({"a": np.full(16, 1.0 + cell / 100), "b": np.ones(16)}, "a", np.arange(16))
@@ -186,24 +171,6 @@ def test_over_cells() -> None:
         overall({**cells, "short": regret({"a": np.ones(2)}, "a", np.arange(2))})
     with pytest.raises(ValueError, match="0 of 0"):
         overall({})
-
-
-def test_percentiles_that_the_sample_supports() -> None:
-    """B6, vllm-project/vllm#13917: the 99th percentile of three values is none of them."""
-    assert supported_percentile([10, 20, 30], 0.99) is None
-    assert supported_percentile(list(range(100)), 0.99) == 98
-    assert supported_percentile(list(range(1, 21)), 0.95) == 19
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        supported_percentile([1.0], 1.0)
-
-
-def test_holm_worked_example() -> None:
-    """0.01, 0.03, 0.04 of three: 3 * 0.01, 2 * 0.03, and 0.04 not below the one before."""
-    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-    assert holm([]) == []
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        holm([1.1])
 
 
 def test_many_centres_at_once_are_those_of_one_at_a_time() -> None:
