@@ -10,15 +10,15 @@ a ratio less 1, and a cross-fitted one can be negative.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
 
 import numpy as np
 
 from dsa_bench.stats.location import UnpairedRounds, hodges_lehmann_centres
 from dsa_bench.stats.several import FloatArray, IntArray, log_times, supported_percentile, unmeasured
+from dsa_bench.stats.student import tail_stretch
 
 RESAMPLES = 2000
-"""Bootstrap draws: one p-value step is then 0.05 %, enough for Holm over a hundred cells."""
+"""Bootstrap draws: the least p-value is then 1 / 2001, just below 0.05 / 100: enough for Holm over up to 100 cells."""
 MIN_PAIRS = 3
 """Fewest mirrored pairs in each half with an interval (12 rounds): two have 3 resamples, which bound nothing."""
 
@@ -220,8 +220,7 @@ def _crossed(against: FloatArray, folds: Sequence[_Fold]) -> tuple[float | None,
     if not folds[0].drawn.size:
         return centre, np.empty(0)
     drawn = np.mean([_scores(against, scored, chosen.winners) for scored, chosen in ways], axis=0)
-    spread = _spread(sum(len(fold.places) // 2 for fold in folds))
-    return centre, centre + (drawn - drawn.mean()) * spread
+    return centre, centre + _spread(drawn, sum(len(fold.places) // 2 for fold in folds))
 
 
 def _scores(against: FloatArray, fold: _Fold, winners: IntArray) -> FloatArray:
@@ -231,15 +230,19 @@ def _scores(against: FloatArray, fold: _Fold, winners: IntArray) -> FloatArray:
     return centres[place.ravel(), fold.drawn]
 
 
-def _spread(pairs: int) -> float:
-    """Factor on a bootstrap's deviations: its variance lacks one pair of each half, and its tails those of Student's t.
+def _spread(draws: FloatArray, pairs: int) -> FloatArray:
+    """A bootstrap's deviations from its mean, put as far out as they should be.
 
-    The t quantile is the expansion of Abramowitz and Stegun 26.7.5, within 1 % from 4 degrees of freedom.
+    Its variance lacks one pair of each half, and each of its quantiles Student's tails at that level, so that a p-value
+    of 0.0025, as Holm asks for, is as sure as an interval of 95 %. Simulated with 16 rounds, a true limit is called
+    exceeded at 0.001 in 0.08 % of the runs and at 0.05 in 3.5 %. With 12 rounds a half has ten multisets, which reach
+    no farther than 0.6 %: smaller p-values are too small.
     """
     free = pairs - 2
-    z = NormalDist().inv_cdf(0.975)
-    t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
-    return t / z * math.sqrt(pairs / free)
+    deviations = draws - draws.mean()
+    _, place, counts = np.unique(deviations, return_inverse=True, return_counts=True)
+    ranks = (2 * np.cumsum(counts) - counts)[place]  # twice the rank that equal draws share, less 1
+    return deviations * tail_stretch(draws.size, free)[ranks] * math.sqrt(pairs / free)
 
 
 def _share(draws: FloatArray, limit: float, *, above: bool) -> float | None:
