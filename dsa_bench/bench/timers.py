@@ -7,6 +7,14 @@ from typing import Protocol
 
 from dsa_bench.bench.variant import Timing, Variant
 
+TICKS_US = {("cupti", "NVIDIA H200"): 0.032}
+"""(timer, device) -> what a launch's time is counted in, where that was seen (docs/measuring.md, "Words")."""
+
+
+def known_tick_us(timer: str, device: str) -> float | None:
+    """The least difference of two times that is one; None where it is not known."""
+    return TICKS_US.get((timer, device))
+
 
 class Timer(Protocol):
     """name: as recorded. min_visit_us: how long a visit should last for its median to mean something."""

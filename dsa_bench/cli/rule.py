@@ -62,9 +62,12 @@ def score(
 ) -> None:
     """Print the rules' league on a recorded sweep: regret over the shapes that all of them share."""
     from dsa_bench.cli.scores import scores_of
-    from dsa_bench.report.regret_render import LEAGUE_WRITERS
+    from dsa_bench.report.regret_render import LEAGUE_WRITERS, ROWS_ONLY, missing_lines
 
-    emit(LEAGUE_WRITERS[format](scores_of(run, rule or list(RULE_NAMES), model, resident)))
+    scores = scores_of(run, rule or list(RULE_NAMES), model, resident)
+    emit(LEAGUE_WRITERS[format](scores))
+    for line in missing_lines(scores) if format in ROWS_ONLY else ():
+        note(f"warning: {line}")
 
 
 @rule.command(cls=ListCommand)
@@ -90,9 +93,13 @@ def fit(
     if slots is None:
         raise BadInput(f"{run}: does not say how many CTAs were resident; say it with --resident N")
     try:
-        fitted = fitted_model(recorded, swept_cells(recorded), slots, held_out=held_out)
+        cells = swept_cells(recorded)
+        fitted = fitted_model(recorded, cells, slots, held_out=held_out)
     except BadInput as error:
         raise BadInput(f"{run}: {error}") from error
+    for cell in cells:
+        for variant, reason in cell.left_out.items():
+            note(f"warning: {variant} is not in the fit at {cell.label}: {reason}")
     if output is None:
         emit(fitted.to_json())
     else:

@@ -26,7 +26,8 @@ from dsa_bench.report.matching import (
 from dsa_bench.report.shift import common_shift
 from dsa_bench.report.sides import Metric, SideCell, side_cells
 from dsa_bench.stats.composite import Rounds, geometric_mean_ratio
-from dsa_bench.stats.verdict import MARGIN, Judgement, judge, judge_independent
+from dsa_bench.stats.paired_times import is_usable
+from dsa_bench.stats.verdict import MARGIN, Judgement, Verdict, judge, judge_independent
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def _row(match: Match, base: SideCell | None, head: SideCell | None, terms: Term
     failure = base.failure(match.base.variant)
     if failure is not None:
         return replace(row, reason=f"in the base: {failure}")
-    judged = _judge(base_us, head_us, terms)
+    judged = _judge(base_us, head_us, len({*base.rounds} & {*head.rounds}), terms)
     return replace(
         row,
         status=judged.verdict.value,
@@ -151,10 +152,14 @@ def _median(times: Mapping[int, float]) -> float | None:
     return statistics.median(times.values()) if times else None
 
 
-def _judge(base_us: Mapping[int, float], head_us: Mapping[int, float], terms: Terms) -> Judgement:
+def _judge(base_us: Mapping[int, float], head_us: Mapping[int, float], rounds: int, terms: Terms) -> Judgement:
+    """The verdict; of a paired comparison, whose sides share so many rounds, over those in which both have a time."""
     if not terms.paired:
         return judge_independent(list(head_us.values()), list(base_us.values()), terms.margin)
     common = sorted(base_us.keys() & head_us.keys())
+    if not is_usable(len(common), rounds):
+        reason = f"both sides have a time in {len(common)} of {rounds} rounds"
+        return Judgement(Verdict.INVALID, ratio=None, reason=reason)
     return judge([head_us[index] for index in common], [base_us[index] for index in common], terms.margin)
 
 

@@ -55,15 +55,18 @@ def verified_cells(run: Run, margin: float = MARGIN) -> list[Verified]:
 
 def _untimed(check: Check) -> Verified:
     shape = shape_of_key(check.cell)
-    sizes = (shape.rows, shape.context, shape.candidates, max(check.requested), 0)
+    sizes = (shape.rows, shape.context, shape.candidates, max(check.requested, default=AUTOMATIC), 0)
     return Verified(*sizes, None, None, None, Gain.INVALID, f"{check.variant}: {check.status}: {check.reason}")
 
 
 def _verified(cell: SweptCell, confidence: float, margin: float) -> Verified:
-    tuned = next(check for check in cell.checks.values() if TUNED in check.rules)
-    automatic = next(check for check in cell.checks.values() if AUTOMATIC in check.requested)
-    value = max(tuned.requested)
+    tuned = next((check for check in cell.checks.values() if TUNED in check.rules), None)
+    automatic = next((check for check in cell.checks.values() if AUTOMATIC in check.requested), None)
+    value = AUTOMATIC if tuned is None else max(tuned.requested, default=AUTOMATIC)
     sizes = (cell.shape.rows, cell.shape.context, cell.shape.candidates, value, len(cell.rounds))
+    if tuned is None or automatic is None:
+        lacking = "the map's choice" if tuned is None else "the automatic rule"
+        return Verified(*sizes, None, None, None, Gain.INVALID, f"{lacking} was not measured here")
     missing = [name for name in (tuned.variant, automatic.variant) if name not in cell.times]
     if missing:
         why = f"{missing[0]}: {cell.left_out.get(missing[0], 'no times')}"

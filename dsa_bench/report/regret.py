@@ -44,6 +44,16 @@ class Unscored:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A variant that does not compete in a cell, and why; `right` if its check passed and only times are missing."""
+
+    cell: SweptCell
+    variant: str
+    reason: str
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Scores:
     """Every rule in every cell: what it costs, or why that is not known."""
 
@@ -51,6 +61,15 @@ class Scores:
     cells: Sequence[SweptCell]
     scored: Sequence[ScoredChoice]
     unscored: Sequence[Unscored]
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """Every variant that does not compete: a best one may be among them."""
+        return [
+            LeftOut(cell, variant, reason, cell.checks[variant].status == "ok")
+            for cell in self.cells
+            for variant, reason in cell.left_out.items()
+        ]
 
     def of(self, rule: str) -> list[ScoredChoice]:
         return [one for one in self.scored if one.rule == rule]
@@ -107,9 +126,12 @@ def league(scores: Scores) -> tuple[list[Standing], int]:
 
 
 def beyond(scores: Scores, limit: float) -> list[str]:
-    """Why the gate says no: a mean that is surely above `limit`, a cell or an interval that is missing. Empty: it
-    passes. The limit itself is not above it."""
+    """Why the gate says no: a mean that is surely above `limit`; a cell, an interval or a right variant, which may be
+    the best, that is missing. Empty: it passes. The limit itself is not above it."""
     failures = [f"{one.rule} has no regret in {one.cell.label}: {one.reason}" for one in scores.unscored]
+    failures += [
+        f"{one.variant} does not compete in {one.cell.label}: {one.reason}" for one in scores.left_out if one.right
+    ]
     for rule in scores.rules:
         total = standing(rule, scores.of(rule)).total
         if total is None or total.low is None:

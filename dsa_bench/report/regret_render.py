@@ -27,6 +27,8 @@ COLUMNS = (
 )
 LEAGUE_COLUMNS = ("rule", "mean", "95% interval", "95th pct.", "max", "at", "naive mean", "naive max")
 LEFT = ("rule", "95% interval", "at")
+_Places = dict[tuple[str, str], list[str]]
+"""(rule or variant, reason) -> cells."""
 
 
 def regret_text(scores: Scores) -> str:
@@ -64,6 +66,8 @@ def league_json(scores: Scores) -> str:
     return _document(LEAGUE_SCHEMA, rows=[_flat(one) for one in table], scores=scores)
 
 
+ROWS_ONLY = ("jsonl", "csv")
+"""Formats that have no place for `missing_lines`."""
 REGRET_WRITERS: dict[str, Callable[[Scores], str]] = {
     "table": regret_text,
     "json": regret_json,
@@ -82,7 +86,8 @@ LEAGUE_WRITERS: dict[str, Callable[[Scores], str]] = {
 
 def _document(schema: str, *, scores: Scores, **parts: Any) -> str:
     unscored = [{**one.cell.shape.sizes, "rule": one.rule, "reason": one.reason} for one in scores.unscored]
-    document = {"schema": schema, "schema_version": 1, **parts, "unscored": unscored}
+    left_out = [{**one.cell.shape.sizes, "variant": one.variant, "reason": one.reason} for one in scores.left_out]
+    document = {"schema": schema, "schema_version": 1, **parts, "unscored": unscored, "left_out": left_out}
     return json.dumps(document, indent=1, allow_nan=False)
 
 
@@ -144,7 +149,7 @@ def _league_cells(one: Standing, cells: Sequence[SweptCell]) -> list[str]:
 
 def _sentences(scores: Scores) -> list[str]:
     lines = [_sentence(standing(rule, scores.of(rule)), scores.of(rule)) for rule in scores.rules]
-    return [printable(line) for line in (*lines, *_missing(scores))]
+    return [*map(printable, lines), *missing_lines(scores)]
 
 
 def _sentence(one: Standing, scored: Sequence[ScoredChoice]) -> str:
@@ -164,10 +169,7 @@ def _basis(scores: Scores, shared: int) -> list[str]:
     """What the league rests on."""
     first = scores.cells[0]
     basis = f"cross-fitted regret over the {shapes(shared)} that every rule has a time in, of {len(scores.cells)}"
-    return [
-        printable(line)
-        for line in (f"{basis}; {first.timer}, L2 {first.l2}; at = rows x candidates", *_missing(scores))
-    ]
+    return [printable(f"{basis}; {first.timer}, L2 {first.l2}; at = rows x candidates"), *missing_lines(scores)]
 
 
 def _place(cell: SweptCell, among: Sequence[SweptCell]) -> str:
@@ -176,12 +178,17 @@ def _place(cell: SweptCell, among: Sequence[SweptCell]) -> str:
     return f"{cell.shape.rows} x {cell.shape.candidates}" + (f" of {cell.shape.context}" if len(contexts) > 1 else "")
 
 
-def _missing(scores: Scores) -> list[str]:
-    """What could not be scored: a line for each rule and reason."""
-    places: dict[tuple[str, str], list[str]] = {}
+def missing_lines(scores: Scores) -> list[str]:
+    """What could not be scored and what does not compete: a line for each rule or variant, and reason."""
+    unscored: _Places = {}
     for one in scores.unscored:
-        places.setdefault((one.rule, one.reason), []).append(_place(one.cell, scores.cells))
+        unscored.setdefault((one.rule, one.reason), []).append(_place(one.cell, scores.cells))
+    left_out: _Places = {}
+    for one in scores.left_out:
+        left_out.setdefault((one.variant, one.reason), []).append(_place(one.cell, scores.cells))
+    said = (("is not scored", unscored), ("does not compete", left_out))
     return [
-        f"{rule} is not scored in {shapes(len(cells))} (rows x candidates {', '.join(cells)}): {reason}"
-        for (rule, reason), cells in places.items()
+        printable(f"{name} {what} in {shapes(len(cells))} (rows x candidates {', '.join(cells)}): {reason}")
+        for what, places in said
+        for (name, reason), cells in places.items()
     ]

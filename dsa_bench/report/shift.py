@@ -18,7 +18,8 @@ MOVED_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class CommonShift:
-    """The median ratio head / base of the rows, and how many of them agree with it within twice the margin."""
+    """The median ratio head / base of the rows that have an interval, and how many of them agree with it within twice
+    the margin."""
 
     ratio: float
     margin: float
@@ -26,29 +27,30 @@ class CommonShift:
     within: int
 
     def holds(self, ratio: Estimate) -> bool:
-        """Whether a row's interval (its centre where it has none) reaches into the band around the shift."""
-        return _reaches(ratio, math.log(self.ratio), self.margin)
+        """Whether a row's interval reaches into the band around the shift; one without it says nothing."""
+        return ratio.interval is None or _reaches(ratio.interval, math.log(self.ratio), self.margin)
 
 
 def common_shift(ratios: Sequence[Estimate], margin: float) -> CommonShift | None:
-    """The shift of all rows if it lies beyond the margin, COMMON_SHARE of them agree with it and MOVED_SHARE show one
-    of their own; else None."""
-    if len(ratios) < FEWEST_ROWS:
+    """The shift of all rows that have an interval if it lies beyond the margin, COMMON_SHARE of them agree with it and
+    MOVED_SHARE show one of their own; else None."""
+    sure = [(math.log(ratio.centre), ratio.interval) for ratio in ratios if ratio.interval is not None]
+    if len(sure) < FEWEST_ROWS:
         return None
-    centre = statistics.median(math.log(ratio.centre) for ratio in ratios)
-    within = sum(_reaches(ratio, centre, margin) for ratio in ratios)
-    moved = sum(_moved(ratio, centre, margin) for ratio in ratios)
-    if abs(centre) <= math.log1p(margin) or within < COMMON_SHARE * len(ratios) or moved < MOVED_SHARE * len(ratios):
+    centre = statistics.median(of_row for of_row, _ in sure)
+    within = sum(_reaches(interval, centre, margin) for _, interval in sure)
+    moved = sum(_moved(interval, centre, margin) for _, interval in sure)
+    if abs(centre) <= math.log1p(margin) or within < COMMON_SHARE * len(sure) or moved < MOVED_SHARE * len(sure):
         return None
-    return CommonShift(math.exp(centre), margin, len(ratios), within)
+    return CommonShift(math.exp(centre), margin, len(sure), within)
 
 
-def _reaches(ratio: Estimate, centre: float, margin: float) -> bool:
-    low, high = ratio.interval or (ratio.centre, ratio.centre)
+def _reaches(interval: tuple[float, float], centre: float, margin: float) -> bool:
+    low, high = interval
     band = 2 * math.log1p(margin)
     return math.log(low) <= centre + band and math.log(high) >= centre - band
 
 
-def _moved(ratio: Estimate, centre: float, margin: float) -> bool:
-    low, high = ratio.interval or (ratio.centre, ratio.centre)
+def _moved(interval: tuple[float, float], centre: float, margin: float) -> bool:
+    low, high = interval
     return math.log(low) > math.log1p(margin) if centre > 0 else math.log(high) < -math.log1p(margin)

@@ -11,6 +11,7 @@ import numpy as np
 from dsa_bench.model.record import Check, Visit
 from dsa_bench.model.run import Run, complete_rounds
 from dsa_bench.report.cells import cell_shape
+from dsa_bench.stats.paired_times import is_usable
 from dsa_bench.stats.verdict import NoiseFloor, null_control
 
 Metric = Literal["attention", "call"]
@@ -41,13 +42,15 @@ class SideCell:
     clocks: dict[str, float]
 
     def failure(self, variant: str) -> str | None:
-        """Why the variant has no usable time; None if it has."""
+        """Why the variant has no usable time; None if it has: right, and timed in enough of the rounds."""
         check = self.checks[variant]
         if check.status != "ok":
             return f"{check.status.replace('_', ' ')}: {check.reason}"
-        if self.times.get(variant):
+        timed, rounds = len(self.times.get(variant, {})), len(self.rounds)
+        if is_usable(timed, rounds):
             return None
-        return self.failures.get(variant, "no complete round")
+        failure = self.failures.get(variant, "no complete round")
+        return f"times in {timed} of {rounds} rounds ({failure})" if timed else failure
 
 
 def side_cells(run: Run, metric: Metric) -> dict[str, list[SideCell]]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A recorded sweep of the split kernel: each cell's paired times, and which variant a rule chooses there."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +16,19 @@ from dsa_bench.model.request import SPLIT_KERNELS
 from dsa_bench.model.run import Run, complete_rounds
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.report.cells import cell_order, cell_shape
+from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.splits.registry import AUTO, MODEL, Rule, named_rules
+from dsa_bench.stats.paired_times import paired_times
 
 
 @dataclass(frozen=True, slots=True)
 class SweptCell:
-    """One shape, kernel, timer and L2 mode.
+    """One shape and kernel, in the one timer and L2 mode that it was measured with.
 
     checks    variant -> its correctness run, of every variant of the split kernel
-    rounds    [rounds] indices of the complete rounds
-    times     variant -> [rounds] attention_us, of the variants that have a time in every one of them
-    left_out  variant -> why it has none
+    rounds    [rounds] indices of the rounds in which all of `times` have a time
+    times     variant -> [rounds] attention_us, of the variants that compete (stats/paired_times.py)
+    left_out  variant -> why it does not
     """
 
     shape: SparseShape
@@ -63,20 +65,19 @@ class Chosen:
 def swept_cells(run: Run) -> list[SweptCell]:
     """Every decode cell with a split kernel and a complete round, in numeric order of the shape.
 
-    Raises BadInput if there is none.
+    Raises BadInput if there is none, or if one was measured with two timers or L2 modes.
     """
     checks: dict[str, dict[str, Check]] = {}
     for check in run.checks:
         if check.kernel in SPLIT_KERNELS and check.cell.startswith("op=decode,"):
             checks.setdefault(check.cell, {})[check.variant] = check
-    rounds: dict[tuple[str, str, str], dict[int, list[Visit]]] = {}
-    for cell, index, visits in complete_rounds(run):
+    rounds: dict[str, list[list[Visit]]] = {}
+    for cell, _, visits in complete_rounds(run):
         if cell in checks:
-            rounds.setdefault((cell, visits[0].timer, visits[0].l2), {})[index] = visits
-    ordered = sorted(rounds.items(), key=lambda item: (cell_order(item[0][0]), item[0][1:]))
+            rounds.setdefault(cell, []).append(visits)
     cells = [
-        _swept_cell(kernel, of_kernel, timer, l2, by_round)
-        for (cell, timer, l2), by_round in ordered
+        _swept_cell(kernel, of_kernel, rounds[cell])
+        for cell in sorted(rounds, key=cell_order)
         for kernel, of_kernel in _by_kernel(checks[cell]).items()
     ]
     if not cells:
@@ -139,28 +140,19 @@ def _by_kernel(checks: Mapping[str, Check]) -> dict[str, dict[str, Check]]:
     return found
 
 
-def _swept_cell(
-    kernel: str, checks: Mapping[str, Check], timer: str, l2: str, rounds: Mapping[int, list[Visit]]
-) -> SweptCell:
-    indices = sorted(rounds)
-    read: dict[str, dict[int, float]] = {variant: {} for variant in checks}
-    failed: dict[str, str] = {name: f"{one.status}: {one.reason}" for name, one in checks.items() if one.status != "ok"}
-    for index in indices:
-        for visit in rounds[index]:
-            if visit.control or visit.variant not in read:
-                continue
-            if visit.attention_us is None:
-                failed.setdefault(visit.variant, f"{visit.status} in round {index}")
-            else:
-                read[visit.variant][index] = visit.attention_us
-    times = {
-        variant: np.array([of_variant[index] for index in indices])
-        for variant, of_variant in read.items()
-        if variant not in failed and of_variant.keys() == rounds.keys()
-    }
-    left_out = {name: failed.get(name, "it lacks rounds") for name in checks if name not in times}
-    any_check = next(iter(checks.values()))
-    return SweptCell(_shape(any_check.cell), kernel, timer, l2, checks, np.array(indices), times, left_out)
+def _swept_cell(kernel: str, checks: Mapping[str, Check], rounds: Sequence[list[Visit]]) -> SweptCell:
+    automatic = next((name for name, check in checks.items() if AUTOMATIC in check.requested), None)
+    paired = paired_times(list(checks.values()), rounds, automatic)
+    return SweptCell(
+        shape=_shape(next(iter(checks.values())).cell),
+        kernel=kernel,
+        timer=paired.timer,
+        l2=paired.l2,
+        checks=checks,
+        rounds=paired.rounds,
+        times=paired.times,
+        left_out=paired.left_out,
+    )
 
 
 def _shape(cell: str) -> SparseShape:

@@ -10,18 +10,15 @@ a ratio less 1, and a cross-fitted one can be negative.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dsa_bench.stats.location import UnpairedRounds, hodges_lehmann, hodges_lehmann_centres
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from dsa_bench.stats.location import UnpairedRounds, hodges_lehmann_centres
+from dsa_bench.stats.several import FloatArray, IntArray, log_times, supported_percentile, unmeasured
+from dsa_bench.stats.student import tail_stretch
 
 RESAMPLES = 2000
-"""Bootstrap draws: one p-value step is then 0.05 %, enough for Holm over a hundred cells."""
+"""Bootstrap draws: the least p-value is then 1 / 2001, just below 0.05 / 100: enough for Holm over up to 100 cells."""
 MIN_PAIRS = 3
 """Fewest mirrored pairs in each half with an interval (12 rounds): two have 3 resamples, which bound nothing."""
 
@@ -136,13 +133,13 @@ def regrets(
     Raises UnpairedRounds if times and rounds do not belong together, KeyError for a choice that was not measured.
     """
     names = list(times)
-    logs = _logs(times, rounds)
+    logs = log_times(times, rounds)
     relative = logs - np.median(logs, axis=0)
     best = int(np.argmin(hodges_lehmann_centres(relative)))
     folds = _folds(relative, Halves.of(rounds), seed, resamples)
     found: dict[str, Regret] = {}
     for choice in dict.fromkeys(choices):
-        against = logs[names.index(choice)] - logs if choice in times else _unmeasured(choice, names)
+        against = logs[names.index(choice)] - logs if choice in times else unmeasured(choice, names)
         naive = math.expm1(float(hodges_lehmann_centres(against[best])))
         centre, draws = _crossed(against, folds)
         low, high = np.expm1(np.quantile(draws, (0.025, 0.975))).tolist() if draws.size else (None, None)
@@ -176,48 +173,6 @@ def overall(regrets_of: Mapping[str, Regret]) -> Overall:
         naive_mean=math.fsum(naive) / len(naive),
         naive_maximum=max(naive),
     )
-
-
-def supported_percentile(values: Sequence[float], share: float) -> float | None:
-    """The least value that `share` of the values do not exceed; None where fewer than one value lies beyond it."""
-    count = len(values)
-    if not 0 < share < 1:
-        raise ValueError(f"share {share} must lie between 0 and 1")
-    if count * (1 - share) < 1 - 1e-9:
-        return None
-    return sorted(values)[math.ceil(count * share - 1e-9) - 1]
-
-
-def tie_set(times: Mapping[str, FloatArray], best: str, confidence: float = 0.95) -> list[str]:
-    """The variants, in their order and `best` among them, that the rounds do not tell apart from the best.
-
-    Paired intervals of all variants against `best` hold together at `confidence` (Bonferroni); a variant is a tie if
-    its interval reaches down to zero, or if there are too few rounds for one.
-    Raises UnpairedRounds if the times are not paired, KeyError if `best` was not measured.
-    """
-    names = list(times)
-    logs = _logs(times, np.arange(len(next(iter(times.values()), ()))))
-    reference = logs[names.index(best)] if best in times else _unmeasured(best, names)
-    each = 1 - (1 - confidence) / max(len(names) - 1, 1)
-    intervals = {
-        name: hodges_lehmann(of_name - reference, each).interval for name, of_name in zip(names, logs, strict=True)
-    }
-    return [name for name, interval in intervals.items() if interval is None or interval[0] <= 0]
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for asking all these questions at once: reject where the adjusted one is at most the level.
-
-    Holds whatever the dependence. Source: Holm, Scand. J. Statist. 6 (1979) 65.
-    """
-    if not all(0 <= p <= 1 for p in p_values):
-        raise ValueError(f"p-values {p_values} must lie between 0 and 1")
-    adjusted = [0.0] * len(p_values)
-    running = 0.0
-    for rank, at in enumerate(sorted(range(len(p_values)), key=lambda at: p_values[at])):
-        running = max(running, min(1.0, (len(p_values) - rank) * p_values[at]))
-        adjusted[at] = running
-    return adjusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +220,7 @@ def _crossed(against: FloatArray, folds: Sequence[_Fold]) -> tuple[float | None,
     if not folds[0].drawn.size:
         return centre, np.empty(0)
     drawn = np.mean([_scores(against, scored, chosen.winners) for scored, chosen in ways], axis=0)
-    spread = _spread(sum(len(fold.places) // 2 for fold in folds))
-    return centre, centre + (drawn - drawn.mean()) * spread
+    return centre, centre + _spread(drawn, sum(len(fold.places) // 2 for fold in folds))
 
 
 def _scores(against: FloatArray, fold: _Fold, winners: IntArray) -> FloatArray:
@@ -276,30 +230,19 @@ def _scores(against: FloatArray, fold: _Fold, winners: IntArray) -> FloatArray:
     return centres[place.ravel(), fold.drawn]
 
 
-def _spread(pairs: int) -> float:
-    """Factor on a bootstrap's deviations: its variance lacks one pair of each half, and its tails those of Student's t.
+def _spread(draws: FloatArray, pairs: int) -> FloatArray:
+    """A bootstrap's deviations from its mean, put as far out as they should be.
 
-    The t quantile is the expansion of Abramowitz and Stegun 26.7.5, within 1 % from 4 degrees of freedom.
+    Its variance lacks one pair of each half, and each of its quantiles Student's tails at that level, so that a p-value
+    of 0.0025, as Holm asks for, is as sure as an interval of 95 %. Simulated with 16 rounds, a true limit is called
+    exceeded at 0.001 in 0.08 % of the runs and at 0.05 in 3.5 %. With 12 rounds a half has ten multisets, which reach
+    no farther than 0.6 %: smaller p-values are too small.
     """
     free = pairs - 2
-    z = NormalDist().inv_cdf(0.975)
-    t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
-    return t / z * math.sqrt(pairs / free)
-
-
-def _logs(times: Mapping[str, FloatArray], rounds: IntArray) -> FloatArray:
-    """[variants, rounds] of ln(time)."""
-    if not times or any(np.shape(of_name) != np.shape(rounds) for of_name in times.values()) or not len(rounds):
-        shapes = {name: np.shape(of_name) for name, of_name in times.items()}
-        raise UnpairedRounds(f"times of shapes {shapes} for {len(rounds)} rounds; need one a round of each variant")
-    stacked = np.array(list(times.values()), np.float64)
-    if not (np.isfinite(stacked) & (stacked > 0)).all():
-        raise UnpairedRounds("a time is not positive and finite; leave its round out")
-    return np.log(stacked)
-
-
-def _unmeasured(name: str, names: Sequence[str]) -> FloatArray:
-    raise KeyError(f"{name} is not among the measured {', '.join(names)}")
+    deviations = draws - draws.mean()
+    _, place, counts = np.unique(deviations, return_inverse=True, return_counts=True)
+    ranks = (2 * np.cumsum(counts) - counts)[place]  # twice the rank that equal draws share, less 1
+    return deviations * tail_stretch(draws.size, free)[ranks] * math.sqrt(pairs / free)
 
 
 def _share(draws: FloatArray, limit: float, *, above: bool) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 from dsa_bench.backends.base import Backend, Dense, SparseBuffers, TellsPaths
 from dsa_bench.bench.check import refuse_reachable_poison
 from dsa_bench.bench.rounds import Clocks
-from dsa_bench.bench.timers import Timer
+from dsa_bench.bench.timers import Timer, known_tick_us
 from dsa_bench.bench.variant import Checked, Variant
 from dsa_bench.data.files import cell_inputs
 from dsa_bench.model.errors import CompileFailed, VariantRefused
@@ -66,7 +66,8 @@ def run_cells(
     resume: bool = False,
 ) -> Measured:
     """Measure every cell of the request. Raises as run_operator does."""
-    instruments = Instruments(bench.timer, bench.l2, bench.clocks)
+    tick_us = known_tick_us(bench.timer.name, bench.backend.device.name)
+    instruments = Instruments(bench.timer, bench.l2, bench.clocks, tick_us)
     operator = SparseOperator(request, bench)
     return run_operator(operator, instruments, listener, argv=argv, record=record, resume=resume)
 

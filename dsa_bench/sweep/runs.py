@@ -80,11 +80,12 @@ class Operator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Instruments:
-    """What a run is measured with."""
+    """What a run is measured with. tick_us: what the timer cannot tell apart, None where that is not known."""
 
     timer: Timer
     l2: str
     clocks: Clocks | None = None
+    tick_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +252,8 @@ class _Cell:
         """What ends the cell early, with the complete rounds of an earlier run in it; None where nothing does."""
         if self._policy.precision is None:
             return None
-        precision = Precision(self._policy.precision, _control(right), [check.variant for check in right])
+        variants, tick_us = [check.variant for check in right], self._instruments.tick_us
+        precision = Precision(self._policy.precision, _control(right), variants, tick_us)
         for visit in self._earlier:
             precision.add(visit.variant, visit.round, visit.control, visit.attention_us)
         return precision

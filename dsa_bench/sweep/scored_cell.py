@@ -2,14 +2,15 @@
 """What the rounds say of a cell's launches, and which cells of a table are worth a rule."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dsa_bench.model.splits_map import MapRule
 from dsa_bench.splits.rules import capped_splits
 from dsa_bench.splits.targets import smallest_target
 from dsa_bench.stats.location import Estimate, paired_ratio
-from dsa_bench.stats.regret import RESAMPLES, Regret, holm, regrets, tie_set
+from dsa_bench.stats.regret import RESAMPLES, Regret, regrets
+from dsa_bench.stats.several import holm, tie_set
 from dsa_bench.stats.verdict import NoiseFloor, null_control
 from dsa_bench.sweep.cell_times import CellTimes
 from dsa_bench.sweep.fewest_rules import Accepted, Shape, fewest_rules
@@ -79,14 +80,19 @@ def score_cell(cell: CellTimes, cells: int, margin: float) -> ScoredCell:
     )
 
 
-def rules_of(scored: Sequence[ScoredCell], margin: float) -> tuple[MapRule, ...]:
-    """Rules where the gain is sure over all these cells together; everything else stays with the automatic rule."""
+def rules_of(scored: Sequence[ScoredCell], margin: float, lost: Iterable[Shape] = ()) -> tuple[MapRule, ...]:
+    """Rules where the gain is sure over all these cells together; everything else stays with the automatic rule.
+
+    lost  shapes that were measured and have no times: no rule spans them, because no value is known to be right there
+    """
     adjusted = holm([one.gain_p for one in scored])
     targets = sorted({value for one in scored for value in one.cell.times})
     accepted: dict[Shape, Accepted] = {}
     for one, p_value in zip(scored, adjusted, strict=True):
         sure = p_value <= 1 - CONFIDENCE and one.cell.auto not in (one.best, *one.ties)
         accepted[one.shape] = _accepted(one, targets, margin) if sure else {}
+    for shape in lost:
+        accepted[shape] = {}
     return fewest_rules(accepted)
 
 

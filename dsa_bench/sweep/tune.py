@@ -59,7 +59,8 @@ def refuse_unmeasured(tuned: Tuned) -> None:
     if untimed or not tuned.cells:
         lost = (untimed or tuned.lost)[0]
         why = "; ".join(f"{variant}: {reason}" for variant, reason in lost.failed) or lost.reason
-        raise CannotMeasure(f"{_label(lost.shape)}: no launch could be timed ({why}); no map is written")
+        what = lost.reason if lost.timed else "no launch could be timed"
+        raise CannotMeasure(f"{_label(lost.shape)}: {what} ({why}); no map is written")
 
 
 def warnings_of(tuned: Tuned) -> Iterator[str]:

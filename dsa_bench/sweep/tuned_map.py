@@ -5,7 +5,7 @@ A pure function of the run: the same samples give the same map, in whatever orde
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from dsa_bench.model.documents import Misfit
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import MIN_TUNED_ROUNDS
 from dsa_bench.model.run import Run
-from dsa_bench.model.shape import TILE
+from dsa_bench.model.shape import TILE, SparseShape
 from dsa_bench.model.splits_map import (
     MapCell,
     MapDevice,
@@ -61,8 +61,8 @@ def tuned_map(run: Run, *, context: int | None = None, margin: float = MARGIN, w
     """The map of a run's decode cells: a table for each head geometry and L2 mode.
 
     where  how errors name the run
-    Raises BadInput if no cell of the run can be in a map, if one has too few rounds, if two would be one entry, or if
-    the record lacks what a map says of its device.
+    Raises BadInput if no cell of the run can be in a map, if one has too few complete rounds, if two would be one
+    entry, or if the record lacks what a map says of its device.
     """
     found = cells_of_run(run, KERNEL, context)
     cells = [cell for cell in found if isinstance(cell, CellTimes)]
@@ -80,8 +80,7 @@ def tuned_map(run: Run, *, context: int | None = None, margin: float = MARGIN, w
     _refuse_two_in_one(cells, where)
     groups: dict[tuple[Any, ...], list[CellTimes]] = {}
     for cell in cells:
-        shape = cell.shape
-        groups.setdefault((shape.kv_heads, shape.group, shape.head_size, cell.l2), []).append(cell)
+        groups.setdefault((*_heads(cell.shape), cell.l2), []).append(cell)
     scored = {key: [score_cell(cell, len(group), margin) for cell in group] for key, group in sorted(groups.items())}
     slots = _cta_slots(run, where)
     made = SplitsMap(
@@ -89,7 +88,8 @@ def tuned_map(run: Run, *, context: int | None = None, margin: float = MARGIN, w
         generator=f"dsa-bench {run.header.version}",
         device=_device(run.header.device),
         tables=tuple(
-            _table(group, run.header.kernel_hashes.get(KERNEL, ""), slots, margin) for group in scored.values()
+            _table(group, [one.shape for one in lost], run.header.kernel_hashes.get(KERNEL, ""), slots, margin)
+            for group in scored.values()
         ),
     )
     try:
@@ -125,9 +125,16 @@ def _refuse_two_in_one(cells: Sequence[CellTimes], where: str) -> None:
             )
 
 
-def _table(scored: Sequence[ScoredCell], kernel_hash: str, cta_slots: int, margin: float) -> SplitTable:
+def _heads(shape: SparseShape) -> tuple[int, int, int]:
+    return shape.kv_heads, shape.group, shape.head_size
+
+
+def _table(
+    scored: Sequence[ScoredCell], lost: Sequence[SparseShape], kernel_hash: str, cta_slots: int, margin: float
+) -> SplitTable:
     first = scored[0].cell
-    rules = rules_of(scored, margin)
+    without = {(shape.rows, shape.tiles) for shape in lost if _heads(shape) == _heads(first.shape)}
+    rules = rules_of(scored, margin, without)
     table = SplitTable(
         op="decode",
         kernel=KERNEL,
@@ -150,13 +157,14 @@ def _table(scored: Sequence[ScoredCell], kernel_hash: str, cta_slots: int, margi
         rules=rules,
         validation=Validation(None, None, None, None),
     )
-    return _validated(table, scored, margin)
+    return _validated(table, scored, without, margin)
 
 
 def _cell(one: ScoredCell) -> MapCell:
     us = {str(value): _rounded(_median(times)) for value, times in sorted(one.cell.times.items())}
     ratio = paired_ratio(one.cell.times[one.best], one.cell.times[one.cell.auto])
-    low, high = ratio.interval or (ratio.centre, ratio.centre)
+    assert ratio.low is not None, "a cell of a map has more rounds than an interval needs"
+    assert ratio.high is not None
     return MapCell(
         rows=one.shape[0],
         tiles=one.shape[1],
@@ -164,19 +172,19 @@ def _cell(one: ScoredCell) -> MapCell:
         auto_us=us[str(one.cell.auto)],
         us=us,
         best=one.best,
-        ratio=(_rounded(ratio.centre), _rounded(low), _rounded(high)),
+        ratio=(_rounded(ratio.centre), _rounded(ratio.low), _rounded(ratio.high)),
         ties=tuple(one.ties),
     )
 
 
-def _validated(table: SplitTable, scored: Sequence[ScoredCell], margin: float) -> SplitTable:
+def _validated(table: SplitTable, scored: Sequence[ScoredCell], lost: Collection[Shape], margin: float) -> SplitTable:
     """The table with what its rules are worth: everywhere, and in each cell by rules that were made without it."""
 
     def regret_of(one: ScoredCell, rules: tuple[MapRule, ...]) -> Regret | None:
         value = one.value_of(MapTable(replace(table, rules=rules)).tiles_per_split(*one.shape))
         return None if value is None else one.regrets[value]
 
-    without = [rules_of([other for other in scored if other is not one], margin) for one in scored]
+    without = [rules_of([other for other in scored if other is not one], margin, lost) for one in scored]
     return replace(
         table,
         validation=Validation(

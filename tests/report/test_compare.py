@@ -345,6 +345,42 @@ def test_a_shift_of_all_lines_is_called_that_and_what_exceeds_it_stays_flagged(r
     assert comparison.gate_reasons() == ["21 slower"]
 
 
+def some_below_resolution(run: Run, variant: str, *rounds: int) -> Run:
+    untimed = below_resolution(run, variant).visits
+    return replace(run, visits=[b if v.round in rounds else v for v, b in zip(run.visits, untimed, strict=True)])
+
+
+@pytest.mark.parametrize(("untimed", "status"), [(range(1, 8), "invalid"), (range(3), "invalid"), (range(2), "same")])
+def test_a_number_from_too_few_rounds_is_none(recorded: Any, untimed: range, status: str) -> None:
+    """Times in three quarters of the rounds stand for them; one time of eight, or five, would gate nothing."""
+    base = recorded({1: {"previous": 20.0, AUTO: 10.0}})
+    head = some_below_resolution(base, AUTO, *untimed)
+    for comparison, side in ((compare(base, head), "head"), (compare(head, base), "base")):
+        (row,) = [row for row in comparison.rows if row.kernel == "int8-tc"]
+        assert row.status == status
+        if status == "invalid":
+            why = f"times in {8 - len(untimed)} of 8 rounds (below resolution: wall read 0 us)"
+            assert row.reason == f"in the {side}: {why}"
+            assert comparison.gate_reasons() == ["1 invalid"]
+
+
+def test_paired_sides_need_the_same_rounds(recorded: Any) -> None:
+    """Both have 6 of 8, and 4 in common."""
+    run = recorded({1: {AUTO: 10.0}})
+    sides = some_below_resolution(run, AUTO, 0, 1), some_below_resolution(run, AUTO, 2, 3)
+    (row,) = compare(*sides, paired=True).rows
+    assert (row.status, row.reason) == ("invalid", "both sides have a time in 4 of 8 rounds")
+    assert compare(*sides).rows[0].status == "same"
+
+
+def test_lines_without_an_interval_say_nothing_of_a_shift(recorded: Any) -> None:
+    """4 rounds of each of 8 lines, all 12 % slower: no line is surely so."""
+    base, head = (recorded({rows: {AUTO: time_us} for rows in range(1, 9)}) for time_us in (10.0, 11.2))
+    assert compare(base, head).shift is not None
+    short = [replace(run, visits=[visit for visit in run.visits if visit.round < 4]) for run in (base, head)]
+    assert compare(*short).shift is None
+
+
 def test_lines_that_move_apart_have_no_common_shift(recorded: Any) -> None:
     base = {rows: {AUTO: 10.0} for rows in range(1, 9)}
     assert compare(recorded(base), recorded({r: {AUTO: 10.0 + r} for r in range(1, 9)})).shift is None

@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.report.regret import Scores, beyond, league, score, standing
-from dsa_bench.report.regret_render import LEAGUE_WRITERS, REGRET_WRITERS
+from dsa_bench.report.regret_render import LEAGUE_WRITERS, REGRET_WRITERS, ROWS_ONLY, missing_lines
 from dsa_bench.report.swept import run_slots, swept_cells
+from dsa_bench.sweep.cell_times import CellTimes, cells_of_run
 
 Sweep = Callable[..., Any]
 H200 = DeviceSlots(132, 3)
@@ -116,7 +118,7 @@ def test_a_variant_that_failed_is_no_best_and_no_choice(sweep: Sweep) -> None:
         maker.lines.insert(maker.lines.index(visit) + 1, copied)
     (cell,) = swept_cells(maker.run())
     assert set(cell.times) == {"int8-tc/splits=16", "int8-tc/splits=8"}
-    assert cell.left_out["int8-tc/splits=32"] == "below_resolution in round 1"
+    assert cell.left_out["int8-tc/splits=32"] == "times in 8 of 16 rounds (below_resolution: 0 us)"
     assert cell.left_out["int8-tc/splits=2"] == "wrong_result: out[0, 0, 0] is 3"
     found = scores(maker, "auto", "seed-wave")
     assert {one.regret.best for one in found.scored} == {"int8-tc/splits=8"}
@@ -151,6 +153,78 @@ def test_the_gate_refuses_what_it_cannot_see(sweep: Sweep) -> None:
     (short,) = beyond(scores(sweep(SEED, auto=16, rounds=8), "auto"), 0.5)
     assert short == "auto: 8 rounds are too few; 4 give an estimate, and 12 an interval"
     assert beyond(scores(sweep(SEED, auto=16, rounds=2), "auto"), 0.5)[0].startswith("auto: 2 rounds are too few")
+
+
+def lacking(maker: Any, splits: int, rounds: tuple[int, ...]) -> Any:
+    """The record with no time of a variant in some rounds."""
+    read = {"attention_us": None, "call_us": None, "status": "below_resolution", "reason": "0 us"}
+    maker.lines = [
+        line._replace(**read)
+        if line.kind == "visit" and line.splits == 1 and line.variant == f"int8-tc/splits={splits}"
+        and not line.control and line.round in rounds
+        else line
+        for line in maker.lines
+    ]  # fmt: skip
+    return maker
+
+
+def test_one_failed_visit_does_not_take_the_best_away(sweep: Sweep) -> None:
+    """The best lost 1 of 16 rounds: the regret stays, on 15 rounds, as `tune` has it."""
+    found = scores(lacking(sweep({(4, 2048): SEED[4, 2048]}, auto=32), 16, (5,)), "auto")
+    (one,) = found.scored
+    assert one.regret.cross_fitted == pytest.approx(11.94 / 10.40 - 1)
+    assert one.regret.rounds == 15
+    assert found.left_out == []
+    assert "lies above 2.00%" in beyond(found, 0.02)[0]
+
+
+def test_a_right_variant_that_is_left_out_is_said_and_fails_the_gate(sweep: Sweep) -> None:
+    """Without the best, the automatic rule would have no regret."""
+    made = lacking(sweep({(4, 2048): {32: 11.94, 16: 10.40, 8: 12.0}}, auto=32), 16, tuple(range(5)))
+    made.check("int8-tc/splits=2", 4, requested=(16,), status="wrong_result", reason="out[0, 0, 0] is 3")
+    found = scores(made, "auto")
+    assert found.scored[0].regret.cross_fitted == pytest.approx(0.0)
+    why = "times in 11 of 16 rounds (below_resolution: 0 us)"
+    (said,) = beyond(found, 0.5)
+    assert said == f"int8-tc/splits=16 does not compete in {found.cells[0].label}: {why}"
+    for write in (*REGRET_WRITERS.values(), *LEAGUE_WRITERS.values()):
+        assert (why in write(found)) == (write not in (REGRET_WRITERS[f] for f in ROWS_ONLY)
+                                         and write not in (LEAGUE_WRITERS[f] for f in ROWS_ONLY))  # fmt: skip
+    lines = missing_lines(found)
+    assert lines == [
+        f"int8-tc/splits=16 does not compete in 1 shape (rows x candidates 4 x 2048): {why}",
+        "int8-tc/splits=2 does not compete in 1 shape (rows x candidates 4 x 2048): wrong_result: out[0, 0, 0] is 3",
+    ]
+    assert [one["variant"] for one in json.loads(REGRET_WRITERS["json"](found))["left_out"]] == [
+        "int8-tc/splits=16", "int8-tc/splits=2"
+    ]  # fmt: skip
+
+
+def test_two_that_share_too_few_rounds_are_not_compared(sweep: Sweep) -> None:
+    made = lacking(sweep({(4, 2048): SEED[4, 2048]}, auto=32), 16, (0, 1, 2))
+    found = scores(lacking(made, 32, (8, 9, 10)), "auto")
+    assert found.scored == []
+    assert "10 of 16 rounds have a time of every launch that is left" in found.unscored[0].reason
+    assert len(beyond(found, 0.5)) == 3
+
+
+def test_regret_and_tune_read_one_record_alike(sweep: Sweep) -> None:
+    """The same launches compete on the same rounds, and the same record is refused."""
+    made = sweep({(4, 2048): {32: 11.94, 16: 10.40, 8: 12.0, 4: 15.0}}, auto=32)
+    for splits, rounds in ((16, (5,)), (8, (0, 1, 2, 3, 9)), (4, (12, 13))):
+        made = lacking(made, splits, rounds)
+    run = made.run()
+    (swept,), (tuned,) = swept_cells(run), cells_of_run(run, "int8-tc")
+    assert isinstance(tuned, CellTimes)
+    assert swept.rounds.tolist() == tuned.rounds.tolist()
+    assert list(swept.left_out.items()) == tuned.failed
+    assert [times.tolist() for times in swept.times.values()] == [times.tolist() for times in tuned.times.values()]
+    mixed = replace(
+        run, visits=[visit._replace(timer="events" if visit.round > 7 else "cupti") for visit in run.visits]
+    )
+    for read in (swept_cells, lambda mixed: cells_of_run(mixed, "int8-tc")):
+        with pytest.raises(BadInput, match="cupti, L2 none and events, L2 none, which are never compared"):
+            read(mixed)
 
 
 @pytest.mark.parametrize("rounds", [2, 4, 8, 16])

@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+from binomial import fewest_held
 
 from dsa_bench.stats.composite import Rounds, geometric_mean_ratio
 
@@ -68,3 +69,31 @@ def test_the_interval_covers_what_the_variants_share(monkeypatch: pytest.MonkeyP
         mean = geometric_mean_ratio([cell(*[1.1] * 4, rounds=16, noise=0.005, shared=0.01, seed=seed)], paired=paired)
         held.append(mean.low is not None and mean.high is not None and mean.low <= 1.1 <= mean.high)
     assert np.mean(held) > 0.85
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize(("missing", "seen"), [(4, 0.93), (8, 0.9)])
+def test_rounds_without_a_time_make_the_interval_no_narrower(
+    monkeypatch: pytest.MonkeyPatch, paired: bool, missing: int, seen: float
+) -> None:
+    """Filled with the median of the rest, .80 and .46 of the intervals held the truth."""
+    monkeypatch.setattr("dsa_bench.stats.composite.RESAMPLES", 300)
+    runs = 300
+    held = 0
+    for seed in range(runs):
+        one, other = cell(1.1, rounds=16, noise=0.01, seed=seed)
+        one[0, np.random.default_rng(seed).permutation(16)[:missing]] = np.nan
+        mean = geometric_mean_ratio([(one, other)], paired=paired)
+        assert mean.low is not None
+        assert mean.high is not None
+        assert mean.rounds == 16 - missing
+        held += mean.low <= 1.1 <= mean.high
+    assert held >= fewest_held(runs, seen)
+
+
+def test_an_interval_needs_times_and_not_only_rounds() -> None:
+    one, other = cell(2.0, rounds=16, noise=0.01)
+    one[0, 5:] = np.nan
+    for paired in (True, False):
+        mean = geometric_mean_ratio([(one, other)], paired=paired)
+        assert (mean.interval, mean.rounds) == (None, 5)

@@ -4,6 +4,7 @@
 import itertools
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -58,6 +59,43 @@ def test_there_are_no_fewer(accepted: list[set[int]]) -> None:
         assert len(values) == bool(cells[shape])
         assert set(values) <= set(cells[shape])
     assert list(rules) == sorted(rules, key=lambda rule: (rule.rows[0], rule.tiles[0]))
+
+
+DEFAULT = list(itertools.product((1, 2, 4, 8), (8, 16, 32, 64, 128)))
+"""Rows and tiles of the default grid of a GPU."""
+
+
+def best_plan(left: frozenset[tuple[int, int]], cells: Accepted, known: dict[Any, Any]) -> tuple[int, float]:
+    """(rules, distance) of the best partition: every rectangle at the first cell, each remainder worked out once."""
+    if not left:
+        return 0, 0.0
+    if left not in known:
+        corner, found = min(left), []
+        for rows, tiles in DEFAULT:
+            box = frozenset((r, t) for r, t in DEFAULT if corner[0] <= r <= rows and corner[1] <= t <= tiles)
+            shared = set.intersection(*(set(cells[shape]) for shape in box)) if box and box <= left else set()
+            if shared:
+                count, distance = best_plan(left - box, cells, known)
+                own = min(sum(cells[shape][value] for shape in box) for value in shared)
+                found.append((count + 1, round(distance + own, 9)))
+        known[left] = min(found)
+    return known[left]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_the_search_is_exact_on_the_default_grid(seed: int, share: float) -> None:
+    """Decision 0016: no plan has fewer rules, and none of as few is nearer to what the cells would take alone."""
+    draw = random.Random(seed)
+    cells: Accepted = {
+        shape: {value: float(draw.randrange(4)) for value in (1, 2, 3, 4, 6) if draw.random() < share}
+        for shape in DEFAULT
+    }
+    rules = fewest_rules(cells)
+    distance = sum(
+        cells[shape][rule.tiles_per_split] for shape in DEFAULT for rule in rules if holds(rule, shape)
+    )  # fmt: skip
+    assert (len(rules), distance) == best_plan(frozenset(shape for shape in DEFAULT if cells[shape]), cells, {})
 
 
 def holds(rule: MapRule, shape: tuple[int, int]) -> bool:
