@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsa_bench.backends.cuda.device import cuda_device
-from dsa_bench.backends.cuda.hyper import MODULES, DeviceGate, DeviceMix, HyperLauncher, open_launcher
+from dsa_bench.backends.cuda.hyper import CEILING, MODULES, DeviceGate, DeviceMix, HyperLauncher, open_launcher
 from dsa_bench.backends.cuda.launch import KernelLaunch
 from dsa_bench.backends.cuda.memory import Device, allocate, download_bf16, upload
 from dsa_bench.backends.hyper import HyperBuffers, HyperCall
@@ -38,12 +38,12 @@ class CudaHyper:
         self.launcher = open_launcher(op, kernels)
         self.stream: Any = self.launcher.stream
         self.note = _note(op, self.launcher, self.device.compute_capability)
-        self._hashes = {module: module_hash(module, root=kernels) for module in MODULES[op]}
+        self._hashes = {module: module_hash(module, root=kernels) for module in (*MODULES[op], *CEILING[op])}
 
     def kernel_hash(self, variant: HyperVariant) -> str:
         """The hashes of the modules, joined."""
         of_copy = isinstance(variant, CopyVariant)
-        return "+".join(digest for module, digest in self._hashes.items() if (module == "ceiling") == of_copy)
+        return "+".join(digest for module, digest in self._hashes.items() if (module in CEILING["mix"]) == of_copy)
 
     def down_chain(self, inputs: GateInputs) -> int:
         shape = inputs.shape
