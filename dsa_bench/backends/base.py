@@ -60,6 +60,17 @@ class TellsPaths(Protocol):
         ...
 
 
+class Timed(Protocol):
+    """What a timer must know of a backend. `stream` is where launches go; None on the CPU."""
+
+    device: DeviceFacts
+    stream: Any
+
+    def synchronize(self) -> None:
+        """Wait for everything that was enqueued."""
+        ...
+
+
 class Backend(Protocol):
     """A device and the kernels on it. `stream` is where launches go; None on the CPU."""
 

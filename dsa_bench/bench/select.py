@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Which timer measures."""
 
-from dsa_bench.backends.base import Backend
+from dsa_bench.backends.base import Timed
 from dsa_bench.bench.timers import Timer, WallTimer
 from dsa_bench.model.errors import BadInput, CannotMeasure
 
 
-def open_timer(name: str, backend: Backend, asked_backend: str) -> tuple[Timer, str | None]:
+def open_timer(name: str, backend: Timed, asked_backend: str) -> tuple[Timer, str | None]:
     """Open a timer for a backend; with a line to tell the user where `auto` had to fall back.
 
     Raises BadInput for a timer that the asked backend never has, CannotMeasure for one that is missing here.
@@ -25,7 +25,7 @@ def refuse_gpu_timer(name: str, asked_backend: str) -> None:
         raise BadInput(f"--timer {name}: times GPU kernels, and --backend cpu has none; use --timer wall or auto")
 
 
-def _gpu_timer(name: str, backend: Backend) -> tuple[Timer, str | None]:
+def _gpu_timer(name: str, backend: Timed) -> tuple[Timer, str | None]:
     from dsa_bench.bench.gpu_timers import CuptiTimer, EventsTimer
     from dsa_bench.bench.profilers import open_profiler
 

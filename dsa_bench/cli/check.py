@@ -8,7 +8,8 @@ import typer
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
 from dsa_bench.cli.values import name_list, names, one_of
-from dsa_bench.model.errors import CannotMeasure, GateFailed
+from dsa_bench.model.errors import BadInput, CannotMeasure, GateFailed
+from dsa_bench.model.hyper import HYPER_OPS
 from dsa_bench.model.request import EMULATIONS, SPARSE_KERNELS
 from dsa_bench.model.shape import OPS
 
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
     from dsa_bench.model.shape import Op
 
 
+ALL_OPS = (*OPS, *HYPER_OPS)
 KERNELS = (*SPARSE_KERNELS, *EMULATIONS)
 
 
 def check(
     op: Annotated[
-        str, typer.Option("--op", parser=one_of(OPS), metavar="|".join(OPS), help="The operator.")
+        str, typer.Option("--op", parser=one_of(ALL_OPS), metavar="|".join(ALL_OPS), help="The operator.")
     ] = "decode",
     kernels: Annotated[
         list[str] | None,
@@ -40,6 +42,13 @@ def check(
     ] = "table",
 ) -> None:
     """Run every kernel on every numerics case against FP64 (docs/numerics.md). An undeclared miss is exit 1."""
+    if op in HYPER_OPS:
+        from dsa_bench.cli.hyper import check_hyper_op
+
+        if kernels is not None or case is not None:
+            raise BadInput(f"--kernels, --case: choose among checks of attention; --op {op} runs all of its own")
+        check_hyper_op(op, backend, format)
+        return
     from dsa_bench.backends.select import open_backend
     from dsa_bench.cli.progress import CaseProgress
     from dsa_bench.report.check import check_json, check_text

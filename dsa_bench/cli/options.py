@@ -19,6 +19,7 @@ from dsa_bench.cli.values import (
     share,
 )
 from dsa_bench.model.errors import BadInput
+from dsa_bench.model.hyper_request import MIX_KERNELS
 from dsa_bench.model.request import BACKENDS, L2_MODES, SPARSE_KERNELS, TIMERS
 from dsa_bench.report.formats import FORMATS
 from dsa_bench.splits.registry import AUTO, RULE_NAMES
@@ -68,6 +69,18 @@ DispatcherOption = Annotated[
         "Measure what the dispatcher takes with its options so (docs/dispatcher.md).",
         "NAME=VALUE...",
     ),
+]
+Hidden = Annotated[int, _option("--hidden", one_integer(1), "Channels of a branch, a multiple of 8.", "N")]
+Branches = Annotated[int, _option("--branches", one_integer(1), "Branches of the residual stream: 4.", "N")]
+Rank = Annotated[int, _option("--rank", one_integer(1), "Channels of the low-rank tensor, a multiple of 8.", "N")]
+Gated = Annotated[int, _option("--gated", one_integer(1), "Channels that gate-mul writes, a multiple of 8.", "N")]
+Width = Annotated[int, _option("--width", one_integer(1), "Channels that are projected, a multiple of 32.", "N")]
+MixKernels = Annotated[
+    list[str], list_option("--kernels", name_list(MIX_KERNELS), f"From {', '.join(MIX_KERNELS)}.", "NAME...")
+]
+CopyCeiling = Annotated[
+    bool | None,
+    typer.Option("--ceiling/--no-ceiling", help="Measure a copy of each kernel's bytes. [default: on a GPU]"),
 ]
 BackendName = Annotated[
     str, _option("--backend", one_of(BACKENDS), "auto takes the GPU if one works.", "|".join(BACKENDS))

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dsa_bench.cli.console import note
 from dsa_bench.cli.part import WHOLE, Part
+from dsa_bench.model.cell_key import cell_words
 
 
 class RunProgress:
@@ -39,7 +40,7 @@ class RunProgress:
     def begin_cell(self, cell: str, number: int, cells: int) -> None:
         number, cells = number + self._part.before, self._part.of or cells
         parts = dict(part.split("=", 1) for part in cell.split(","))
-        label = f"rows {parts['rows']}, context {parts['context']}, candidates {parts['candidates']}"
+        label = cell_words(parts, heads=False)
         while self._announcements:
             note(self._announcements.pop(0))
         if not self._live:

@@ -10,7 +10,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.hyper import GateInputs, GateShape, MixInputs, MixShape, Tensor
+from dsa_bench.model.hyper import GateShape, MixShape
+from dsa_bench.model.hyper_inputs import GateInputs, MixInputs, Tensor
 from dsa_bench.model.inputs import BF16
 
 GATE_STD = 2.0

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Shapes and tensors of the hyper-connection operators: `mix`, and `gate` with its down projection."""
+"""Shapes of the hyper-connection operators: `mix`, and `gate` with its down projection."""
 
-import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Literal
 
 from dsa_bench.model.errors import BadInput
 
@@ -20,14 +17,14 @@ DEPTH = 32
 MAX_VECTORS = 2**31 - 1
 """Vectors of WIDE numbers that the kernels count in 32 bits."""
 
+HyperOp = Literal["mix", "gate"]
+HYPER_OPS: tuple[HyperOp, ...] = ("mix", "gate")
 Sigmoid = Literal["branchy", "branch-free"]
 SIGMOIDS: tuple[Sigmoid, ...] = ("branchy", "branch-free")
 LaunchMode = Literal["plain", "pdl", "pdl-early"]
 LAUNCH_MODES: tuple[LaunchMode, ...] = ("plain", "pdl", "pdl-early")
 """How gate-mul and its successor are launched: one after the other, or the successor by programmatic dependent launch
 with gate-mul's trigger at the end, or first."""
-
-Tensor = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,61 +115,11 @@ class GateShape:
         return 2 * (self.rows * self.width + self.rank * self.width + self.rows * self.rank)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MixInputs:
-    """normed, up [rows, branches, hidden] bf16 · low_rank [rows, rank] bf16."""
-
-    normed: Tensor
-    up: Tensor
-    low_rank: Tensor
-
-    @property
-    def shape(self) -> MixShape:
-        rows, branches, hidden = self.normed.shape
-        return MixShape(rows, hidden, branches, self.low_rank.shape[1])
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by name."""
-        return _tensors(self)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
-
-    def digest(self) -> str:
-        """SHA-256 over every tensor's name, type, shape and bytes; 16 hex digits."""
-        return _digest(self.tensors)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GateInputs:
-    """attention, gate [rows, gated] bf16 · ready [rows, width - gated] bf16 · weight [rank, width] bf16."""
-
-    attention: Tensor
-    gate: Tensor
-    ready: Tensor
-    weight: Tensor
-
-    @property
-    def shape(self) -> GateShape:
-        rows, gated = self.attention.shape
-        return GateShape(rows, gated, gated + self.ready.shape[1], self.weight.shape[0])
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by name."""
-        return _tensors(self)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
-
-    def digest(self) -> str:
-        """SHA-256 over every tensor's name, type, shape and bytes; 16 hex digits."""
-        return _digest(self.tensors)
+CELL_KEYS: dict[str, re.Pattern[str]] = {
+    op: re.compile(f"op={op}" + "".join(f",{field.name}=[1-9][0-9]{{0,17}}" for field in fields(shape)))
+    for op, shape in (("mix", MixShape), ("gate", GateShape))
+}
+"""Operator -> what `key` looks like."""
 
 
 def _refuse_non_positive(sizes: Mapping[str, int]) -> None:
@@ -200,15 +147,3 @@ def _refuse_too_many(rows: int, width: int) -> None:
 
 def _key(op: str, sizes: Mapping[str, int]) -> str:
     return f"op={op}," + ",".join(f"{name}={value}" for name, value in sizes.items())
-
-
-def _tensors(inputs: Any) -> dict[str, Tensor]:
-    return {field.name: getattr(inputs, field.name) for field in fields(inputs)}
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    sha = hashlib.sha256()
-    for name, tensor in tensors.items():
-        sha.update(f"{name}:{tensor.dtype.name}{tensor.shape}".encode())
-        sha.update(np.ascontiguousarray(tensor).view(np.uint8).data)
-    return sha.hexdigest()[:16]

@@ -16,6 +16,13 @@ DENSE = "dense"
 """Dense attention of the same queries over every earlier position: another computation, for comparison."""
 YARDSTICKS = (*CEILINGS, DENSE)
 """What is measured beside the sparse kernels, and is never a choice among them."""
+
+
+def is_yardstick(kernel: str) -> bool:
+    """Whether a kernel is one of YARDSTICKS; a copy may say whose bytes it copies (`copy/pre-mix`)."""
+    return kernel.partition("/")[0] in YARDSTICKS
+
+
 EMULATION = "emulation"
 """The arithmetic of int8-tc in NumPy, step by step: checked on the CPU backend, never measured."""
 BF16_EMULATION = "emulation-bf16"

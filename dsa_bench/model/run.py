@@ -16,10 +16,10 @@ try:
 except ImportError:  # not a POSIX system: two writers of one record are then the user's to avoid
     fcntl = None
 
+from dsa_bench.model.cell_key import is_cell_key
 from dsa_bench.model.errors import BadInput, CannotMeasure
 from dsa_bench.model.record import SCHEMA, SCHEMA_VERSION, Check, Header, Line, Visit, line_content
 from dsa_bench.model.schema import misfitting_field
-from dsa_bench.model.shape import CELL_KEY
 
 LONGEST_US = 1e15
 """Thirty years: no visit is longer, and sums of such times are finite."""
@@ -143,7 +143,7 @@ def _line(content: Any, place: str) -> Line:
 
 
 def _validate_check(check: Check, place: str) -> None:
-    if not CELL_KEY.fullmatch(check.cell):
+    if not is_cell_key(check.cell):
         raise BadInput(f"{place}: cell {check.cell!r} does not name a shape")
     if min(check.splits, check.tiles_per_split, check.ctas) < 0:
         raise BadInput(f"{place}: splits, tiles_per_split and ctas count something and are not negative")

@@ -97,9 +97,9 @@ CELL_KEY = re.compile(
 
 
 def shape_of_key(key: str) -> SparseShape:
-    """The shape that a cell is named after. Raises BadInput if its sizes cannot be one, ValueError for no key."""
+    """The shape that a cell is named after. Raises BadInput if it is another operator's, or its sizes cannot be one."""
     if not CELL_KEY.fullmatch(key):
-        raise ValueError(f"{key!r} names no shape")
+        raise BadInput(f"{key}: is no cell of decode or prefill; name a record of one of them")
     (_, op), *sizes = (part.split("=", 1) for part in key.split(","))
     return SparseShape(op=cast("Op", op), **{name: int(size) for name, size in sizes})
 

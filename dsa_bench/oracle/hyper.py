@@ -14,7 +14,7 @@ silu      its slope is at most 1.1, so an error of the sum comes through at most
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.hyper import GateInputs, MixInputs, Tensor
+from dsa_bench.model.hyper_inputs import GateInputs, MixInputs, Tensor
 from dsa_bench.oracle.attention import F64, Reference
 from dsa_bench.oracle.tolerance import FP32_MAX, SMALLEST_BF16, U_BF16, U_FP32
 

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
 """A run's table: one block for each cell, one row for each variant. A pure function of a run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dsa_bench.model.cell_key import cell_words
 from dsa_bench.model.record import Check, Visit
-from dsa_bench.model.request import DENSE, YARDSTICKS
+from dsa_bench.model.request import DENSE, is_yardstick
 from dsa_bench.model.run import Run, complete_rounds
 from dsa_bench.stats.location import Estimate, median_ratio, paired_ratio
 from dsa_bench.stats.verdict import NoiseFloor, null_control
@@ -26,7 +27,8 @@ class VariantRow:
     time_us       median attention time over rounds; call_us likewise
     speedup       time of the cell's reference / time of this variant, above 1 is faster; None for the reference
     median_ratio  the same as the seeds print it: the median of the rounds' ratios
-    gather_share  time of the fastest gather ceiling / time of this variant; None where no ceiling was measured
+    gather_share  time of the fastest gather ceiling / time of this variant; None where no ceiling was measured. Of a
+                  hyper-connection kernel the ceiling is a copy of its bytes
     dense_ratio   time of dense attention / time of this variant, above 1 is faster; None where none was measured
     """
 
@@ -63,7 +65,8 @@ class Fastest:
 
 @dataclass(frozen=True, slots=True)
 class CellTable:
-    """One cell: its rows in the order asked for, what they are compared with, and the noise floor.
+    """One cell: its rows in the order asked for, what they are compared with, and the noise floor. A cell of `mix` has
+    one for each of its kernels, over the same rounds.
 
     reference  the variant that speedups are against: `previous`, else the automatic rule's, else the first with a time
     """
@@ -81,11 +84,8 @@ class CellTable:
     @property
     def label(self) -> str:
         """The shape in words, as a heading."""
-        shape = self.shape
-        return (
-            f"rows {shape['rows']}, context {shape['context']}, candidates {shape['candidates']}, "
-            f"heads {shape['query_heads']}/{shape['kv_heads']}"
-        )
+        part = next((part_of(row.check.kernel) for row in self.rows), None)
+        return cell_words(self.shape) if part is None else f"{part}, {cell_words(self.shape)}"
 
     @property
     def op(self) -> str:
@@ -114,10 +114,25 @@ def cell_tables(run: Run) -> list[CellTable]:
     for cell, _, visits in complete_rounds(run):
         rounds.setdefault(cell, {}).setdefault((visits[0].timer, visits[0].l2), []).append(visits)
     return [
-        _cell_table(cell, list(checks[cell].values()), of_mode)
+        _cell_table(cell, part, of_mode)
         for cell in sorted(checks, key=cell_order)
         for _, of_mode in sorted(rounds.get(cell, {("", ""): []}).items())
+        for part in _parts(checks[cell].values())
     ]
+
+
+def part_of(kernel: str) -> str | None:
+    """What of its cell a kernel computes, or whose bytes it copies: `pre-mix` of `pre-mix/branchy` and of
+    `copy/pre-mix`. None where a cell is one computation."""
+    first, slash, second = kernel.partition("/")
+    return None if not slash else second if is_yardstick(kernel) else first
+
+
+def _parts(checks: Iterable[Check]) -> list[list[Check]]:
+    parts: dict[str | None, list[Check]] = {}
+    for check in checks:
+        parts.setdefault(part_of(check.kernel), []).append(check)
+    return list(parts.values())
 
 
 def cell_shape(cell: str) -> dict[str, str]:
@@ -135,7 +150,7 @@ def _cell_table(cell: str, checks: list[Check], rounds: list[list[Visit]]) -> Ce
     reference = _reference(checks, times)
     first = rounds[0][0] if rounds else None
     gather = min(
-        (check.variant for check in checks if check.kernel == "gather" and times.times(check.variant)),
+        (check.variant for check in checks if _is_ceiling(check.kernel) and times.times(check.variant)),
         key=lambda variant: float(np.median(list(times.times(variant).values()))),
         default=None,
     )
@@ -152,6 +167,11 @@ def _cell_table(cell: str, checks: list[Check], rounds: list[list[Visit]]) -> Ce
         rounding_floor=next((check.rounding_floor for check in checks), None),
         noise=_noise(times),
     )
+
+
+def _is_ceiling(kernel: str) -> bool:
+    """Whether a kernel moves exactly the bytes of those beside it."""
+    return kernel == "gather" or (is_yardstick(kernel) and part_of(kernel) is not None)
 
 
 class _Times:
@@ -184,7 +204,7 @@ class _Times:
 
 
 def _reference(checks: list[Check], times: _Times) -> str | None:
-    timed = [check for check in checks if check.kernel not in YARDSTICKS and times.times(check.variant)]
+    timed = [check for check in checks if not is_yardstick(check.kernel) and times.times(check.variant)]
     choices: Iterator[Check] = (check for check in timed if check.kernel == "previous")
     automatic = (check for check in timed if 0 in check.requested)
     chosen = next(choices, None) or next(automatic, None) or next(iter(timed), None)
@@ -202,7 +222,7 @@ def _row(check: Check, reference: str | None, gather: str | None, dense: str | N
         return VariantRow(
             check, failed.status if failed else "not_measured", failed.reason if failed else "no complete round"
         )
-    is_sparse = check.kernel not in YARDSTICKS
+    is_sparse = not is_yardstick(check.kernel)
     compared = reference is not None and check.variant != reference and is_sparse
     pair = times.paired(check.variant, reference) if compared and reference else None
     ceiling = None if not is_sparse or gather is None else times.paired(gather, check.variant)
@@ -221,7 +241,7 @@ def _row(check: Check, reference: str | None, gather: str | None, dense: str | N
 
 
 def _fastest(rows: list[VariantRow], times: _Times) -> Fastest | None:
-    timed = [row for row in rows if row.time_us is not None and row.check.kernel not in YARDSTICKS]
+    timed = [row for row in rows if row.time_us is not None and not is_yardstick(row.check.kernel)]
     if not timed:
         return None
     first, *others = sorted(timed, key=lambda row: row.time_us or 0.0)

@@ -5,6 +5,7 @@ import io
 import re
 import textwrap
 
+from dsa_bench.model.hyper import HYPER_OPS
 from dsa_bench.report.compare_words import (
     faster_or_slower,
     interval_text,
@@ -29,10 +30,12 @@ BADGES = {
 
 
 def _columns(comparison: Comparison) -> list[str]:
-    """Splits only where the sides launch differently somewhere, and what differs only where something does."""
+    """Tiles per split where an operator has them, splits where the sides launch differently somewhere, and what
+    differs where something does."""
     moved = ["splits"] if any("->" in splits_text(row) for row in comparison.rows) else []
     differs = ["NOT ALIKE"] if any(cell.mismatches for cell in comparison.cells) else []
-    return ["kernel", "tiles/split", *moved, "base", "head", "change", "interval", "verdict", *differs]
+    asked = [] if all(cell.shape["op"] in HYPER_OPS for cell in comparison.cells) else ["tiles/split"]
+    return ["kernel", *asked, *moved, "base", "head", "change", "interval", "verdict", *differs]
 
 
 def _cells(cell: CellComparison, row: Row, columns: list[str]) -> list[str]:

@@ -5,8 +5,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
+from dsa_bench.model.cell_key import cell_words
 from dsa_bench.model.record import Check
-from dsa_bench.model.request import YARDSTICKS
+from dsa_bench.model.request import is_yardstick
 from dsa_bench.report.matching import Mismatch
 from dsa_bench.report.shift import CommonShift
 from dsa_bench.report.sides import Metric, Mode, SideCell
@@ -52,7 +53,7 @@ class Row:
     @property
     def is_yardstick(self) -> bool:
         """Whether the row bounds others and is no result: it is shown, and neither gates nor counts in the mean."""
-        return self.kernel in YARDSTICKS
+        return is_yardstick(self.kernel)
 
     @property
     def gates(self) -> bool:
@@ -95,12 +96,8 @@ class CellComparison:
     @property
     def label(self) -> str:
         """The shape in words, and the timer and L2 mode."""
-        shape = self.shape
         said = "" if self.mode is None else ", {}, L2 {}".format(*self.mode)
-        return (
-            f"{shape['op']}, rows {shape['rows']}, context {shape['context']}, candidates {shape['candidates']}, "
-            f"heads {shape['query_heads']}/{shape['kv_heads']}{said}"
-        )
+        return f"{self.shape['op']}, {cell_words(self.shape)}{said}"
 
     @property
     def untrusted(self) -> list[str]:

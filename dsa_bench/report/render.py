@@ -8,15 +8,16 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+from dsa_bench.model.hyper import HYPER_OPS
 from dsa_bench.model.request import DENSE
 from dsa_bench.model.text import printable
-from dsa_bench.report.cells import CellTable, VariantRow
+from dsa_bench.report.cells import CellTable, VariantRow, part_of
 from dsa_bench.report.words import asked_for, conclusion, what_dense_is
 
 
 def flat_rows(tables: list[CellTable]) -> list[dict[str, Any]]:
     """One flat record for each variant of each cell, raw numbers; the columns of every machine format."""
-    return [_flat(table, row) for table in tables for row in table.rows]
+    return [(_flat_hyper if table.op in HYPER_OPS else _flat)(table, row) for table in tables for row in table.rows]
 
 
 def _flat(table: CellTable, row: VariantRow) -> dict[str, Any]:
@@ -57,6 +58,20 @@ def _flat(table: CellTable, row: VariantRow) -> dict[str, Any]:
     }
 
 
+def _flat_hyper(table: CellTable, row: VariantRow) -> dict[str, Any]:
+    """Without what splits, candidates and dense attention have; the share is one of a copy."""
+    names = {"gather_share": "copy_share"}
+    flat = {names.get(name, name): value for name, value in _flat(table, row).items() if name not in OF_ATTENTION}
+    return {**flat, "part": part_of(row.check.kernel)}
+
+
+OF_ATTENTION = frozenset(
+    {"tiles_per_split_requested", "tiles_per_split", "splits", "rules", "gathered_bytes", "gathered_gbps"}
+    | {"dense_ratio", "dense_ratio_low", "dense_ratio_high"}
+)
+"""Columns of attention that a hyper-connection kernel has nothing for."""
+
+
 def to_json(tables: list[CellTable]) -> str:
     document = {
         "schema": f"dsa-bench/{tables[0].op if tables else 'decode'}-table",
@@ -71,6 +86,9 @@ def to_jsonl(tables: list[CellTable]) -> str:
     return "\n".join(json.dumps(row, allow_nan=False) for row in flat_rows(tables))
 
 
+LISTS = ("tiles_per_split_requested", "rules")
+
+
 def to_csv(tables: list[CellTable]) -> str:
     """Lists are joined by spaces; a missing number is an empty field."""
     rows = flat_rows(tables)
@@ -79,7 +97,7 @@ def to_csv(tables: list[CellTable]) -> str:
         writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            joined = {name: " ".join(map(str, row[name])) for name in ("tiles_per_split_requested", "rules")}
+            joined = {name: " ".join(map(str, row[name])) for name in LISTS if name in row}
             writer.writerow({**row, **joined})
     return out.getvalue().rstrip("\n")
 
@@ -110,22 +128,27 @@ def _varies(tables: list[CellTable], name: str) -> bool:
 
 
 def _columns(tables: list[CellTable]) -> list[str]:
-    """Headings of the cells that `_cells` gives. Prefill is unsplit, so that its geometry is its CTAs."""
-    geometry = ["CTAs"] if _is_prefill(tables) else ["tiles/split", "eff.", "splits", "CTAs"]
+    """Headings of the cells that `_cells` gives. Only decode is split; the geometry of others is their CTAs."""
+    geometry = ["CTAs"] if _is_unsplit(tables) else ["tiles/split", "eff.", "splits", "CTAs"]
     return ["kernel", *geometry, "time", "speedup", "interval", *_yardsticks(tables), "RMS err"]
 
 
-def _is_prefill(tables: list[CellTable]) -> bool:
-    return any(table.op == "prefill" for table in tables)
+def _is_unsplit(tables: list[CellTable]) -> bool:
+    return any(table.op != "decode" for table in tables)
+
+
+def _of_copy(tables: list[CellTable]) -> str:
+    """Heading of the share of the ceiling: a copy's, or a gather's."""
+    return "of copy" if any(table.op in HYPER_OPS for table in tables) else "gather"
 
 
 def _yardsticks(tables: list[CellTable]) -> list[str]:
-    """Headings of comparisons that at least one row of the tables has; bytes per second in prefill only."""
+    """Headings of comparisons that at least one row of the tables has; bytes per second where nothing is split."""
     rows = [row for table in tables for row in table.rows]
-    gathered = _is_prefill(tables) and any(row.gathered_gbps is not None for row in rows)
+    gathered = _is_unsplit(tables) and any(row.gathered_gbps is not None for row in rows)
     share = any(row.gather_share is not None for row in rows)
     dense = any(row.dense_ratio is not None for row in rows)
-    shown = {"gathered/s": gathered, "gather": share, "dense": dense}
+    shown = {"gathered/s": gathered, _of_copy(tables): share, "dense": dense}
     return [heading for heading, is_shown in shown.items() if is_shown]
 
 
@@ -138,12 +161,12 @@ def _cells(row: VariantRow, tables: list[CellTable]) -> list[str]:
     interval = "-" if ratio is None or ratio.interval is None else "{:.2f}-{:.2f}".format(*ratio.interval)
     yardsticks = {
         "gathered/s": "-" if row.gathered_gbps is None else rate_text(row.gathered_gbps),
-        "gather": "-" if row.gather_share is None else f"{row.gather_share:.0%}",
+        _of_copy(tables): "-" if row.gather_share is None else f"{row.gather_share:.0%}",
         "dense": "-" if row.dense_ratio is None else f"{row.dense_ratio.centre:.2f}x",
     }
     rms = "-" if check.rms_error is None else f"{check.rms_error:.2e}".replace("e-0", "e-")
     ctas = str(check.ctas) if check.ctas else "-"
-    geometry = [ctas] if _is_prefill(tables) else [asked, str(check.tiles_per_split), str(check.splits), ctas]
+    geometry = [ctas] if _is_unsplit(tables) else [asked, str(check.tiles_per_split), str(check.splits), ctas]
     name = check.variant if check.kernel == DENSE else check.kernel
     shown = [yardsticks[heading] for heading in _yardsticks(tables)]
     return [printable(name), *geometry, time, speedup, interval, *shown, rms]

@@ -11,12 +11,16 @@ from dsa_bench.model.shape import SparseShape
 
 def refuse_beyond_memory(shape: SparseShape) -> None:
     """Raises CannotMeasure naming both sizes if drawing the cell's tensors would take more memory than is available."""
+    refuse_beyond(shape.key, peak_bytes(shape), "ask for less --context, --rows or --candidates")
+
+
+def refuse_beyond(key: str, needed: int, advice: str) -> None:
+    """Raises CannotMeasure if drawing a cell's tensors takes `needed` bytes and fewer are available."""
     available = _available_bytes()
-    needed = peak_bytes(shape)
     if available is not None and needed > available:
         raise CannotMeasure(
-            f"{shape.key}: its tensors take {needed / 2**30:.1f} GiB of memory to draw and {available / 2**30:.1f} GiB "
-            "are available; ask for less --context, --rows or --candidates"
+            f"{key}: its tensors take {needed / 2**30:.1f} GiB of memory to draw and {available / 2**30:.1f} GiB "
+            f"are available; {advice}"
         )
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from dsa_bench.backends.cpu import hyper as cpu
 from dsa_bench.data.hyper import gate_inputs, mix_inputs
-from dsa_bench.model.hyper import SIGMOIDS, GateInputs, GateShape, MixInputs, MixShape, Sigmoid
+from dsa_bench.model.hyper import SIGMOIDS, GateShape, MixShape, Sigmoid
+from dsa_bench.model.hyper_inputs import GateInputs, MixInputs
 from dsa_bench.model.inputs import BF16
 from dsa_bench.oracle import hyper as oracle
 from dsa_bench.oracle.attention import F64, Reference

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.hyper import GateInputs, MixInputs, Sigmoid, Tensor
+from dsa_bench.model.hyper import Sigmoid
+from dsa_bench.model.hyper_inputs import GateInputs, MixInputs, Tensor
 
 F32 = NDArray[np.float32]
 ONE = np.float32(1)

@@ -7,7 +7,7 @@ The parameter lists and grids are the contracts at the head of kernels/hyper/*.c
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +19,17 @@ from dsa_bench.jit.modules import compile_modules
 from dsa_bench.jit.optional import load
 from dsa_bench.jit.target import Target, device_target
 from dsa_bench.model.errors import CannotMeasure, VariantRefused
-from dsa_bench.model.hyper import WIDE, GateInputs, GateShape, LaunchMode, MixInputs, MixShape, Sigmoid
+from dsa_bench.model.hyper import WIDE, GateShape, HyperOp, LaunchMode, MixShape, Sigmoid
+from dsa_bench.model.hyper_inputs import GateInputs, MixInputs
 from dsa_bench.model.inputs import BF16
 from dsa_bench.model.shape import ceil_div
 
-HyperOp = Literal["mix", "gate"]
-MODULES: dict[HyperOp, tuple[str, ...]] = {"mix": ("hyper/pre_mix",), "gate": ("hyper/gate_mul", "hyper/down")}
+MODULES: dict[HyperOp, tuple[str, ...]] = {
+    "mix": ("hyper/pre_mix",),
+    "gate": ("hyper/gate_mul", "hyper/down"),
+}
+CEILING: dict[HyperOp, tuple[str, ...]] = {"mix": ("ceiling",), "gate": ()}
+"""Modules of what is measured beside them."""
 MINIMUM_SM = 80
 PROGRAMMATIC_SM = 90
 GRID_LIMIT_Y = 65535
@@ -113,6 +118,13 @@ class HyperLauncher:
         grid = (min(CHECK_CTAS_PER_SM * self._sm_count, ceil_div(patterns, kernel.threads)), 1, 1)
         return KernelLaunch(kernel, grid, (np.uint32(first), np.uint64(patterns), count, lowest), self.stream)
 
+    def copy(self, source: Device, target: Device) -> KernelLaunch:
+        """The copy ceiling: source to target, both as long and a multiple of 16 bytes."""
+        kernel = self._kernels["copy_only"]
+        vectors = source.nbytes // 16
+        grid = (ceil_div(vectors, kernel.facts.constants["tile"]), 1, 1)
+        return KernelLaunch(kernel, grid, (source, target, np.int64(vectors)), self.stream)
+
     def pair(self, mode: LaunchMode, shape: GateShape, tensors: DeviceGate) -> list[KernelLaunch]:
         """gate-mul and the down projection behind it. VariantRefused for more rows than a grid takes."""
         gate = self._kernels["gate_mul_early" if mode == "pdl-early" else "gate_mul"]
@@ -159,7 +171,7 @@ def open_launcher(op: HyperOp, kernels: Path | None = None, stream: Any = None) 
     refuse_old_device(target)
     stream = stream or load("cupy").cuda.Stream(non_blocking=True)
     loaded: dict[str, Kernel] = {}
-    for compiled in compile_modules(MODULES[op], target, root=kernels):
+    for compiled in compile_modules((*MODULES[op], *CEILING[op]), target, root=kernels):
         module = load_module(compiled)
         loaded.update({name: Kernel(module, name) for name in compiled.kernels})
     if op == "gate":

@@ -73,7 +73,10 @@ class Kernel:
 
 class KernelLaunch:
     """A kernel with its grid and arguments on one stream. With `dependent`, it may start before the kernel ahead of it
-    ends (programmatic dependent launch); it must then wait for that kernel itself."""
+    ends (programmatic dependent launch); it must then wait for that kernel itself.
+
+    name, ctas  the kernel's name, and its thread blocks
+    """
 
     def __init__(
         self,
@@ -86,6 +89,8 @@ class KernelLaunch:
     ) -> None:
         driver = load("cuda.bindings.driver")
         self._kernel = kernel
+        self.name = kernel.name
+        self.ctas = grid[0] * grid[1] * grid[2]
         self._arguments = list(arguments)  # keeps device memory alive
         self._values = [_parameter(argument) for argument in arguments]
         self._table = np.array([value.ctypes.data for value in self._values], np.uintp)

@@ -12,7 +12,7 @@ from dsa_bench.report.plots.canvas import COLORS, legend_below, new_figure, plai
 from dsa_bench.report.plots.subject import Subject, swept_place, titles
 from dsa_bench.report.swept import SweptCell
 from dsa_bench.splits.rules import capped_splits
-from dsa_bench.stats.regret import tie_set
+from dsa_bench.stats.several import tie_set
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

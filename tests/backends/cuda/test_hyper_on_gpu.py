@@ -10,16 +10,8 @@ from dsa_bench.backends.cuda.hyper import DeviceGate, DeviceMix, HyperLauncher, 
 from dsa_bench.backends.cuda.memory import allocate, download_bf16, upload
 from dsa_bench.backends.cuda.probe import missing_gpu
 from dsa_bench.data.hyper import gate_inputs, mix_inputs
-from dsa_bench.model.hyper import (
-    LAUNCH_MODES,
-    SIGMOIDS,
-    GateInputs,
-    GateShape,
-    LaunchMode,
-    MixInputs,
-    MixShape,
-    Sigmoid,
-)
+from dsa_bench.model.hyper import LAUNCH_MODES, SIGMOIDS, GateShape, LaunchMode, MixShape, Sigmoid
+from dsa_bench.model.hyper_inputs import GateInputs, MixInputs
 from dsa_bench.model.inputs import BF16
 from dsa_bench.oracle import hyper as oracle
 from dsa_bench.oracle.attention import F64, Reference

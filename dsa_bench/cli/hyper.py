@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""What `dsa-bench mix` and `dsa-bench gate` do with their options, and `check --op mix|gate`."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
+from dsa_bench.cli.measure import judge
+from dsa_bench.cli.sparse import DEFAULT_ROUNDS
+from dsa_bench.cli.tables import print_tables
+from dsa_bench.model.errors import BadInput, CannotMeasure, GateFailed
+from dsa_bench.model.hyper import HyperOp
+from dsa_bench.model.hyper_request import MIX_KERNELS, HyperRequest, HyperShape, MixKernel
+from dsa_bench.model.request import Policy
+
+if TYPE_CHECKING:
+    from dsa_bench.sweep.runs import Measured
+
+
+def measure_hyper(shapes: tuple[HyperShape, ...], options: Mapping[str, Any]) -> None:
+    """Measure the cells as the command's options say and print their table; or print what would be measured."""
+    request = _request(shapes, options)
+    _refuse_contradictions(options)
+    if request.ceiling and options["backend"] == "cpu":
+        raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
+    if options["plan"]:
+        from dsa_bench.sweep.hyper_plan import hyper_plan
+
+        emit(hyper_plan(request, options["backend"]))
+        return
+    measured = _measure(request, options["backend"], options["record"], options["resume"])
+    if measured.failure is not None and not measured.run.visits:
+        raise measured.failure
+    tables = print_tables(measured.run, options["format"])
+    if measured.failure is not None:
+        raise measured.failure
+    judge(tables)
+
+
+def _request(shapes: tuple[HyperShape, ...], options: Mapping[str, Any]) -> HyperRequest:
+    rounds, budget_s = options["rounds"], options["budget"]
+    rounds = DEFAULT_ROUNDS if rounds is None and budget_s is None else rounds
+    return HyperRequest(
+        shapes=shapes,
+        kernels=tuple(cast("list[MixKernel]", options.get("kernels", MIX_KERNELS))),
+        seed=options["seed"],
+        policy=Policy(rounds, budget_s, options["timer"], options["l2"]),
+        ceiling=options.get("ceiling", False),
+    )
+
+
+def _refuse_contradictions(options: Mapping[str, Any]) -> None:
+    """Raises BadInput naming the options that do not go together."""
+    if options["resume"] and options["record"] is None:
+        raise BadInput("--resume: needs --record FILE, the run to go on with")
+    if options["plan"] and options["record"] is not None:
+        raise BadInput("--plan: measures nothing, so --record and --resume have no use beside it")
+    if options["plan"] and options["format"] not in ("table", "json"):
+        raise BadInput(f"--format {options['format']}: --plan prints JSON, and only that")
+
+
+def _measure(request: HyperRequest, backend_name: str, record: Path | None, resume: bool) -> "Measured":
+    """Measure the request on the backend asked for. An interrupt says where the record is."""
+    from dsa_bench.backends.hyper import open_hyper
+    from dsa_bench.bench.clocks import open_clocks
+    from dsa_bench.bench.select import open_timer, refuse_gpu_timer
+    from dsa_bench.cli.progress import RunProgress
+    from dsa_bench.sweep.hyper import HyperOperator
+    from dsa_bench.sweep.runs import Instruments, run_operator
+
+    refuse_gpu_timer(request.policy.timer, backend_name)
+    with only_the_result_on_stdout():
+        backend, said = open_hyper(backend_name, request.op)
+        try:
+            on_gpu = backend.device.backend == "cuda"
+            if request.ceiling and not on_gpu:
+                raise CannotMeasure("--ceiling: measures GPU kernels, and no GPU is used here; leave it out")
+            request = request.on(backend.device.backend)
+            timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
+            clocks = open_clocks() if on_gpu else None
+            if on_gpu and clocks is None:
+                said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
+            l2 = request.policy.l2 if on_gpu else "none"
+            instruments = Instruments(timer, l2, clocks)
+            with RunProgress([line for line in (*said, said_of_timer) if line]) as progress:
+                operator = HyperOperator(request, backend, l2)
+                return run_operator(operator, instruments, progress, argv=sys.argv[1:], record=record, resume=resume)
+        except KeyboardInterrupt:
+            if record is not None and record.exists():
+                note(f"what was measured is in {record}; the same command with --resume goes on")
+            raise
+        finally:
+            backend.close()
+
+
+def check_hyper_op(op: HyperOp, backend_name: str, format: str) -> None:
+    """Check an operator's kernels and print the result. Raises GateFailed for a wrong one, CannotMeasure where a case
+    is taken by none."""
+    from dsa_bench.backends.hyper import open_hyper
+    from dsa_bench.cli.progress import CaseProgress
+    from dsa_bench.report.hyper_check import hyper_check_json, hyper_check_text
+    from dsa_bench.sweep.hyper_check import check_cases, check_hyper
+
+    backend, said = open_hyper(backend_name, op)
+    try:
+        for line in said:
+            note(line)
+        with only_the_result_on_stdout(), CaseProgress(check_cases(op)) as progress:
+            results = list(check_hyper(op, backend, progress.begin))
+    finally:
+        backend.close()
+    emit(hyper_check_json(op, results, backend.device) if format == "json" else hyper_check_text(results))
+    wrong = [f"{result.case} ({result.variant})" for result in results if result.status == "WRONG"]
+    if wrong:
+        raise GateFailed(f"wrong result: {'; '.join(wrong)}")
+    refused = [f"{result.case} ({result.variant})" for result in results if result.status == "refused"]
+    if refused:
+        raise CannotMeasure(f"not checked: {'; '.join(refused)}; see the table for the reason")

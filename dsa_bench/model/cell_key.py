@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: MIT
+"""Cells by name, whatever their operator: what a key looks like, its parts, and its words for people."""
+
+import re
+from collections.abc import Mapping
+
+from dsa_bench.model import hyper, shape
+
+CELL_KEYS: dict[str, re.Pattern[str]] = {**dict.fromkeys(shape.OPS, shape.CELL_KEY), **hyper.CELL_KEYS}
+"""Operator -> what the keys of its cells look like."""
+
+
+def is_cell_key(key: str) -> bool:
+    """Whether a cell is named as one of an operator is."""
+    pattern = CELL_KEYS.get(key.removeprefix("op=").partition(",")[0])
+    return pattern is not None and pattern.fullmatch(key) is not None
+
+
+def cell_words(parts: Mapping[str, str], *, heads: bool = True) -> str:
+    """The parts of a key as a heading. `heads` adds those of sparse attention."""
+    if parts.get("op") in hyper.HYPER_OPS:
+        return ", ".join(f"{name} {value}" for name, value in parts.items() if name not in ("op", "branches"))
+    words = f"rows {parts['rows']}, context {parts['context']}, candidates {parts['candidates']}"
+    return f"{words}, heads {parts['query_heads']}/{parts['kv_heads']}" if heads else words

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+"""The result of `dsa-bench check --op mix|gate` as text and as JSON. ASCII only."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from dsa_bench.model.device import DeviceFacts
+from dsa_bench.model.hyper import HyperOp
+from dsa_bench.model.hyper_request import HyperResult
+from dsa_bench.report.columns import aligned
+from dsa_bench.report.render import printable
+
+COLUMNS = ("case", "variant", "status", "compared", "wrong")
+
+
+def hyper_check_json(op: HyperOp, results: Sequence[HyperResult], device: DeviceFacts) -> str:
+    """Every result, and where it was found."""
+    document = {
+        "schema": f"dsa-bench/{op}-check",
+        "schema_version": 1,
+        "backend": device.backend,
+        "device": device.name,
+        "rows": [asdict(result) for result in results],
+    }
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def hyper_check_text(results: Sequence[HyperResult]) -> str:
+    """A line for each case and variant, then what is not ok and why, then the count."""
+    rows = [
+        (_case(results, at), one.variant, one.status, f"{one.tried} {one.of}", str(one.wrong))
+        for at, one in enumerate(results)
+    ]
+    table = aligned(COLUMNS, rows, left=("case", "variant", "status"))
+    said = [printable(f"{one.case}, {one.variant}: {one.status}: {one.reason}") for one in results if one.reason]
+    counts = Counter(one.status for one in results)
+    summary = ", ".join(f"{counts[status]} {status}" for status in sorted(counts, key=str.lower))
+    return "\n".join([table, *said, f"{len(results)} checks: {summary}"])
+
+
+def _case(results: Sequence[HyperResult], at: int) -> str:
+    """The name of a case on its first line."""
+    return "" if at and results[at - 1].case == results[at].case else results[at].case
