@@ -21,6 +21,10 @@ from dsa_bench.splits.registry import AUTO, MODEL, Rule, named_rules
 from dsa_bench.stats.paired_times import paired_times
 
 
+class NothingSwept(BadInput):
+    """A run of other operators, or of kernels without splits."""
+
+
 @dataclass(frozen=True, slots=True)
 class SweptCell:
     """One shape and kernel, in the one timer and L2 mode that it was measured with.
@@ -65,7 +69,7 @@ class Chosen:
 def swept_cells(run: Run) -> list[SweptCell]:
     """Every decode cell with a split kernel and a complete round, in numeric order of the shape.
 
-    Raises BadInput if there is none, or if one was measured with two timers or L2 modes.
+    Raises NothingSwept if there is none, BadInput if one was measured with two timers or L2 modes.
     """
     checks: dict[str, dict[str, Check]] = {}
     for check in run.checks:
@@ -81,7 +85,9 @@ def swept_cells(run: Run) -> list[SweptCell]:
         for kernel, of_kernel in _by_kernel(checks[cell]).items()
     ]
     if not cells:
-        raise BadInput("the run has no complete round of a split kernel in decode; record one with `decode --record`")
+        raise NothingSwept(
+            "the run has no complete round of a split kernel in decode; record one with `decode --record`"
+        )
     return cells
 
 

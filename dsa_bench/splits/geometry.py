@@ -96,7 +96,7 @@ class CudaSparse:
 def _why_one_wave(shape: SparseShape, cta_slots: int, slots: str) -> str:
     target = seed_wave(shape.tiles, shape.row_heads, cta_slots)
     if target >= shape.tiles:
-        return f"the whole row in one split, because {shape.row_heads} rows x KV heads fill {slots}"
+        return f"the whole row in one split, because {shape.rows} rows x {shape.kv_heads} KV heads fill {slots}"
     ctas = f"{shape.row_heads} x ceil({shape.tiles} / t) CTAs"
     return f"{target} tiles per split, the smallest power of two t whose {ctas} fit {slots}"
 

@@ -11,7 +11,7 @@ from dsa_bench.model.run import Run
 from dsa_bench.model.splits_map import SplitsMap
 from dsa_bench.report.cells import CellTable, cell_tables
 from dsa_bench.report.render import printable
-from dsa_bench.report.swept import SweptCell, run_slots, swept_cells
+from dsa_bench.report.swept import NothingSwept, SweptCell, run_slots, swept_cells
 
 T = TypeVar("T")
 
@@ -54,14 +54,14 @@ class Subject:
 
 
 def subject_of(run: Run, resident: int | None = None, tuned: SplitsMap | None = None) -> Subject:
-    """Raises BadInput for a run without any measured cell, or with facts of its device that are none."""
+    """Raises BadInput for a run without any measured cell, with a cell of two timers, or with facts that are none."""
     slots = run_slots(run, resident)
     tables = cell_tables(run)
     if not any(table.rounds for table in tables):
         raise BadInput("no cell has a complete round, so there is nothing to draw; measure first")
     try:
         swept = swept_cells(run)
-    except BadInput:
+    except NothingSwept:
         swept = []
     return Subject(run, tables, swept, slots, tuned)
 
