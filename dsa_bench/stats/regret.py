@@ -142,10 +142,18 @@ def regrets(
         against = logs[names.index(choice)] - logs if choice in times else unmeasured(choice, names)
         naive = math.expm1(float(hodges_lehmann_centres(against[best])))
         centre, draws = _crossed(against, folds)
-        low, high = np.expm1(np.quantile(draws, (0.025, 0.975))).tolist() if draws.size else (None, None)
         crossed = None if centre is None else math.expm1(centre)
+        low, high = (None, None) if crossed is None else _interval(np.expm1(draws), crossed)
         found[choice] = Regret(naive, crossed, low, high, names[best], len(rounds), draws)
     return found
+
+
+def _interval(draws: FloatArray, estimate: float) -> tuple[float | None, float | None]:
+    """The draws' 95 % interval, widened to its estimate: draws of times that are whole ticks can all lie beside it."""
+    if not draws.size:
+        return None, None
+    low, high = np.quantile(draws, (0.025, 0.975)).tolist()
+    return min(low, estimate), max(high, estimate)
 
 
 def overall(regrets_of: Mapping[str, Regret]) -> Overall:
@@ -159,12 +167,13 @@ def overall(regrets_of: Mapping[str, Regret]) -> Overall:
     at = max(crossed, key=lambda cell: crossed[cell])
     naive = [one.naive for one in regrets_of.values()]
     draws = [np.expm1(one.draws) for one in regrets_of.values()]
+    mean = math.fsum(crossed.values()) / len(crossed)
     low, high = None, None
     if all(len(of_cell) and len(of_cell) == len(draws[0]) for of_cell in draws):
-        low, high = np.quantile(np.mean(draws, axis=0), (0.025, 0.975)).tolist()
+        low, high = _interval(np.mean(draws, axis=0), mean)
     return Overall(
         cells=len(crossed),
-        mean=math.fsum(crossed.values()) / len(crossed),
+        mean=mean,
         low=low,
         high=high,
         percentile_95=supported_percentile(list(crossed.values()), 0.95),

@@ -213,3 +213,23 @@ def test_a_sweep_of_twenty_cells_takes_well_under_a_second() -> None:
     for times in cells:
         regrets(times, list(times)[:6], np.arange(16))
     assert time.process_time() - start < 1.0
+
+
+def test_an_interval_holds_its_own_estimate() -> None:
+    """Times that are whole ticks: resamples can all lie beside what the rounds themselves give."""
+    outside = 0
+    for seed in range(80):
+        rng = np.random.default_rng(seed)
+        levels = rng.integers(2, 4)
+        times = {
+            name: 8.0 + 0.032 * rng.integers(0, levels, 16) + (0.0 if name == "auto" else 0.032 * rng.integers(0, 3))
+            for name in ("auto", "b", "c")[: 2 + seed % 2]
+        }
+        one = regret(times, "auto", np.arange(16))
+        assert one.cross_fitted is not None
+        assert one.low is not None
+        assert one.high is not None
+        assert one.low <= one.cross_fitted <= one.high
+        low, high = np.expm1(np.quantile(one.draws, (0.025, 0.975)))
+        outside += not low <= one.cross_fitted <= high
+    assert outside, "no such draws any more: the widening can go"
