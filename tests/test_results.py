@@ -2,6 +2,8 @@
 """The README's tables are what the program makes of the records that they name."""
 
 import re
+import subprocess
+import sys
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -65,3 +67,22 @@ def test_no_recorded_variant_differs_from_itself(root: Path) -> None:
             second, first = times[control, True], times[control, False]
             judgement = judge([second[index] for index in first], [first[index] for index in first])
             assert judgement.verdict in (Verdict.SAME, Verdict.INCONCLUSIVE), record
+
+
+def test_ci_finds_the_record_to_compare_with(root: Path, tmp_path: Path) -> None:
+    """Warm with warm: same cells, data, timer and L2 mode. A record of other cells has no like."""
+    sweep = Path("nvidia-h200/seed-decode")
+    warm, cold = sorted((root / "results" / sweep).glob("*.jsonl"))
+    (tmp_path / sweep).mkdir(parents=True)
+    for record, found in ((warm, warm), (cold, cold)):
+        copied = tmp_path / sweep / "20270101T000000Z_0000000.jsonl"
+        copied.write_bytes(record.read_bytes())
+        assert like_of(root, tmp_path, copied) == str(found)
+    other = tmp_path / sweep / "other.jsonl"
+    other.write_bytes(next((root / "results/nvidia-h200/ab").glob("*.jsonl")).read_bytes())
+    assert like_of(root, tmp_path, other) == ""
+
+
+def like_of(root: Path, measured: Path, record: Path) -> str:
+    command = [sys.executable, root / ".ci/committed_record.py", root / "results", measured, record]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=root).stdout
