@@ -24,6 +24,7 @@ from dsa_bench.cli.sparse import sparse_request
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import SparseRequest
 from dsa_bench.model.shape import OPS, Op
+from dsa_bench.model.text import quoted
 
 COMMANDS: dict[Op, Callable[..., None]] = {"decode": decode, "prefill": prefill}
 NO_KEYS = frozenset({"ctx", "format", "record", "resume", "plan", "sms", "resident", "explain", "splits"})
@@ -118,12 +119,11 @@ def load_sweep(path: Path) -> Sweep:
     return Sweep(_name(path), [_entry(f"{path}: measure[{number}]", table) for number, table in enumerate(tables, 1)])
 
 
-def _short(value: object) -> str:
+def _said(value: object) -> str:
     """A value as a line can show it."""
     if isinstance(value, int) and abs(value) >= 2**63:
         return f"a number of {value.bit_length()} bits"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return quoted(value)
 
 
 def _name(path: Path) -> str:
@@ -143,7 +143,7 @@ def _entry(place: str, table: Mapping[str, Any]) -> Entry:
         if name not in keys:
             raise BadInput(f"{place}.{name}: is no option of {op}; there are {', '.join(keys)}")
         if not keys[name].fits(value):
-            raise BadInput(f"{place}.{name}: must be {keys[name].words}, not {_short(value)}")
+            raise BadInput(f"{place}.{name}: must be {keys[name].words}, not {_said(value)}")
         if value == []:
             raise BadInput(f"{place}.{name}: is empty; leave it out for the default")
         arguments += keys[name].arguments(value)

@@ -12,6 +12,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from dsa_bench.model.errors import BadInput, CannotMeasure, DsaBenchError
+from dsa_bench.model.text import first_line
 
 Tensors = dict[str, NDArray[Any]]
 Held = tuple[list[str], Tensors]
@@ -58,16 +59,12 @@ def _read(where: str, file: str, readers: dict[str, Callable[[Path], Held]]) -> 
         return readers[path.suffix](path)
     except ImportError as error:
         raise CannotMeasure(
-            f"{where}: cannot import what reads it ({_first_line(error)}): pip install 'dsa-bench[inputs]'"
+            f"{where}: cannot import what reads it ({first_line(error)}): pip install 'dsa-bench[inputs]'"
         ) from error
     except DsaBenchError:
         raise
     except Exception as error:  # each library has its own for a file that is not what its name says
-        raise BadInput(f"{where}: cannot be read as {path.suffix} ({_first_line(error)})") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+        raise BadInput(f"{where}: cannot be read as {path.suffix} ({first_line(error)})") from error
 
 
 def _npz(path: Path, wanted: Collection[str]) -> Held:

@@ -24,5 +24,10 @@ def quoted(value: object) -> str:
     return _cut(printable(text))
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, or its type where it says nothing."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 3] + "..."

@@ -10,7 +10,7 @@ from typing import Any
 
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.outcome import CaseResult
-from dsa_bench.report.render import printable
+from dsa_bench.model.text import printable
 
 CHECK_SCHEMA = "dsa-bench/check"
 COLUMNS = ("case", "kernel", "status", "expected", "found", "ulps", "of tol.", "paths")

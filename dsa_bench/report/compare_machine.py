@@ -6,9 +6,10 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
+from dsa_bench.model.text import printable
 from dsa_bench.report.compare_words import faster_or_slower, interval_text, mark, name, noise_text, percent, sentences
 from dsa_bench.report.comparison import CellComparison, Comparison, Row
-from dsa_bench.report.render import printable, time_text
+from dsa_bench.report.render import time_text
 from dsa_bench.report.sides import SideCell
 from dsa_bench.stats.location import Estimate
 

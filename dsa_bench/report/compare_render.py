@@ -6,6 +6,7 @@ import re
 import textwrap
 
 from dsa_bench.model.hyper import HYPER_OPS
+from dsa_bench.model.text import printable
 from dsa_bench.report.compare_words import (
     faster_or_slower,
     interval_text,
@@ -17,7 +18,7 @@ from dsa_bench.report.compare_words import (
     splits_text,
 )
 from dsa_bench.report.comparison import CellComparison, Comparison, Row
-from dsa_bench.report.render import UNLIMITED, printable, time_text
+from dsa_bench.report.render import UNLIMITED, time_text
 
 STYLES = {"slowest": "bold red", "slow": "yellow", "fast": "green", "bad": "red", "": ""}
 BADGES = {

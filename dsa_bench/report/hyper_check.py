@@ -9,8 +9,8 @@ from dataclasses import asdict
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.hyper import HyperOp
 from dsa_bench.model.hyper_request import HyperResult
+from dsa_bench.model.text import printable
 from dsa_bench.report.columns import aligned
-from dsa_bench.report.render import printable
 
 COLUMNS = ("case", "variant", "status", "compared", "wrong")
 

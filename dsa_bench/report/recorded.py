@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from dsa_bench.model.run import Run
+from dsa_bench.model.text import printable
 from dsa_bench.report.cells import CellTable, cell_tables
-from dsa_bench.report.render import printable
 
 NOT_WHAT_WAS_MEASURED = ("--record", "-o", "--output")
 """Options that name where a result went."""

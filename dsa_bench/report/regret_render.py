@@ -5,9 +5,10 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dsa_bench.model.text import printable
 from dsa_bench.report.columns import aligned, csv_text, interval, markdown, percent
 from dsa_bench.report.regret import ScoredChoice, Scores, Standing, league, shapes, standing, too_few
-from dsa_bench.report.render import printable, time_text
+from dsa_bench.report.render import time_text
 from dsa_bench.report.swept import SweptCell
 
 REGRET_SCHEMA = "dsa-bench/regret"

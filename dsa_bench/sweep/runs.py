@@ -17,6 +17,7 @@ from dsa_bench.model.errors import BadInput, CannotMeasure
 from dsa_bench.model.record import Check, Header, Visit
 from dsa_bench.model.request import Policy
 from dsa_bench.model.run import Run, RunWriter, complete_rounds, read_run
+from dsa_bench.model.text import quoted
 from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.sweep.header import run_header
 from dsa_bench.sweep.precision import Precision
@@ -163,13 +164,8 @@ def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:
         if before.get(key) != now.get(key):
             if isinstance(before.get(key), dict) and isinstance(now.get(key), dict):
                 return f"{key}.{_first_difference(before[key], now[key])}"
-            return f"{key} was {_short(before.get(key))}, now {_short(now.get(key))}"
+            return f"{key} was {quoted(before.get(key))}, now {quoted(now.get(key))}"
     return "the same"
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _measure_cells(

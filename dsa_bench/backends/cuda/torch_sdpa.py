@@ -25,6 +25,7 @@ from dsa_bench.backends.base import Launch
 from dsa_bench.jit.optional import load
 from dsa_bench.model.errors import CannotMeasure, VariantRefused
 from dsa_bench.model.inputs import BF16, SparseInputs
+from dsa_bench.model.text import first_line
 from dsa_bench.oracle.rounding import dequantised
 
 IMPLEMENTATIONS = {
@@ -87,7 +88,7 @@ class TorchDenseBuffers:
             self._key = self._upload(dequantised(inputs.key, inputs.key_scale[:, None]))
             self._value = self._upload(dequantised(inputs.value, inputs.value_scale[:, None]))
         except torch.cuda.OutOfMemoryError as error:
-            raise VariantRefused(f"dense attention: {_first_line(error)}") from error
+            raise VariantRefused(f"dense attention: {first_line(error)}") from error
 
     def launcher(self, implementation: str) -> Launch:
         """A call that is warm: nothing is planned or allocated any more. VariantRefused saying why torch refuses."""
@@ -107,7 +108,7 @@ class TorchDenseBuffers:
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:  # OutOfMemoryError is the first
             self._out = None
             self._free_cached()
-            raise VariantRefused(f"{implementation}: {_first_line(error)}") from error
+            raise VariantRefused(f"{implementation}: {first_line(error)}") from error
         return launch
 
     def time_us(self, launch: Launch) -> float:
@@ -166,7 +167,7 @@ class TorchDenseBuffers:
                     )
                     self._mask = mask.triu_(self._context - self._rows + 1)[None, None]
             except torch.cuda.OutOfMemoryError as error:
-                raise VariantRefused(f"{implementation}: {_first_line(error)}") from error
+                raise VariantRefused(f"{implementation}: {first_line(error)}") from error
         return self._mask
 
     def _upload(self, host: NDArray[np.generic]) -> Any:
@@ -176,7 +177,3 @@ class TorchDenseBuffers:
     def _synchronize(self) -> None:
         if self._device != "cpu":
             self._torch.cuda.synchronize()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

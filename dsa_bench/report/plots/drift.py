@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from dsa_bench.model.record import Visit
 from dsa_bench.model.run import Run, complete_rounds
+from dsa_bench.model.text import printable
 from dsa_bench.report.cells import cell_shape
 from dsa_bench.report.plots.canvas import COLORS, GREY, legend_below, new_figure
 from dsa_bench.report.plots.subject import NothingToDraw, Subject, rows_text
-from dsa_bench.report.render import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.run import Run
 from dsa_bench.model.splits_map import SplitsMap
+from dsa_bench.model.text import printable
 from dsa_bench.report.cells import CellTable, cell_tables
-from dsa_bench.report.render import printable
 from dsa_bench.report.swept import NothingSwept, SweptCell, run_slots, swept_cells
 
 T = TypeVar("T")
