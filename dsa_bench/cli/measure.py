@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dsa_bench.backends.base import Backend
     from dsa_bench.report.cells import CellTable
     from dsa_bench.sweep.runs import Measured
+    from dsa_bench.sweep.variants import Place
 
 
 def measure(
@@ -53,11 +54,12 @@ def measure(
                     raise CannotMeasure(f"{flag}: measures GPU kernels, and no GPU is used here; leave it out")
             asked_for_dense, request = request.dense, request.on(backend.device.backend)
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
+            place = Place.of(request, backend)
             if explain:
                 for shape in request.shapes:
-                    lines_to_user(_explain(request, backend, shape))
+                    lines_to_user(_explain(request, backend, place, shape))
             for shape in request.shapes if request.sides else ():
-                said += same_launches(request, Place.of(request, backend), shape)
+                said += same_launches(request, place, shape)
             clocks = open_clocks() if on_gpu else None
             if on_gpu and clocks is None:
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
@@ -75,13 +77,13 @@ def measure(
             backend.close()
 
 
-def _explain(request: SparseRequest, backend: "Backend", shape: SparseShape) -> list[str]:
+def _explain(request: SparseRequest, backend: "Backend", place: "Place", shape: SparseShape) -> list[str]:
     from dsa_bench.splits.explain import explain_cell
     from dsa_bench.splits.registry import named_rules
-    from dsa_bench.sweep.variants import Place, explain_choices
+    from dsa_bench.sweep.variants import explain_choices
 
     if request.sides:
-        return explain_choices(request, Place.of(request, backend), shape)
+        return explain_choices(request, place, shape)
     rules = named_rules(request.rules, request.costs)
     asked = (request.measured_kernels, request.tiles_per_split)
     return explain_cell(backend.geometry, shape, *asked, rules, request.tuned_value(shape))
