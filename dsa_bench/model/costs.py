@@ -12,13 +12,16 @@ LARGEST = 1e15
 
 @dataclass(frozen=True, slots=True)
 class SplitCosts:
-    """What a launch's time is made of: T(S) = fixed + tile * ceil(tiles / S) * g(k) + merge * S + wave * (waves - 1).
+    """What a launch's time is made of:
+    T(S) = fixed + tile * ceil(tiles / S) * g(k) + merge * S + cta * CTAs + wave * (waves - 1).
+
 
     fixed_us  [us] a launch of no work
     tile_us   [us/tile] one tile of the longest split, its CTA alone on a multiprocessor
     slowdown  [ratio] g(1), g(2), ..., g(K): how much longer that takes where a multiprocessor gets k CTAs, resident at
               once or one after another; g(1) = 1, never falling; g(k) = g(K) * k / K for larger k
     merge_us  [us/split] each split more for the merge
+    cta_us    [us/CTA] each CTA more: its partial result is written and read again
     wave_us   [us/wave] each wave after the first
     Kept as floats. Raises BadInput if a constant is negative, not finite or above LARGEST, or g does not start at 1 or
     falls.
@@ -28,10 +31,11 @@ class SplitCosts:
     tile_us: float
     slowdown: tuple[float, ...]
     merge_us: float
+    cta_us: float
     wave_us: float
 
     def __post_init__(self) -> None:
-        for name in ("fixed_us", "tile_us", "merge_us", "wave_us"):
+        for name in ("fixed_us", "tile_us", "merge_us", "cta_us", "wave_us"):
             object.__setattr__(self, name, _constant(name, getattr(self, name)))
         object.__setattr__(self, "slowdown", tuple(_constant("slowdown", value) for value in self.slowdown))
         if self.slowdown[:1] != (1.0,) or list(self.slowdown) != sorted(self.slowdown):

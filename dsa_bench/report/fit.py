@@ -55,7 +55,7 @@ def fit_costs(cells: Sequence[SweptCell], slots: DeviceSlots) -> Fit:
     times_us = np.concatenate([*medians, np.empty(0)])
     share_of_best = np.concatenate([*(of_cell.min() / of_cell for of_cell in medians), np.empty(0)])
     crowds = sorted({load.crowd for load in loads})
-    needed = FEWEST_POINTS_PER_CONSTANT * (3 + len(crowds))
+    needed = FEWEST_POINTS_PER_CONSTANT * (4 + len(crowds))
     if len(loads) < needed:
         raise BadInput(
             f"the fit has {len(loads)} launches in {len(cells)} shapes and needs {needed}; "
@@ -126,20 +126,20 @@ def held_out_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _features(load: Load, crowds: Sequence[int]) -> list[float]:
-    """Of F, of c * g in steps that cannot fall from one crowd to the next, of m, of W."""
+    """Of F, of c * g in steps that cannot fall from one crowd to the next, of m, of a, of W."""
     steps = [float(load.longest) if load.crowd >= crowd else 0.0 for crowd in crowds]
-    return [1.0, *steps, float(load.splits), float(load.waves - 1)]
+    return [1.0, *steps, float(load.splits), float(load.ctas), float(load.waves - 1)]
 
 
 def _costs(constants: NDArray[np.float64], crowds: Sequence[int]) -> SplitCosts:
     """The constants by name. g between measured crowds, and below the first, is that of the next lower one."""
-    fixed_us, *steps, merge_us, wave_us = constants.tolist()
+    fixed_us, *steps, merge_us, cta_us, wave_us = constants.tolist()
     of_crowd = dict(zip(crowds, np.cumsum(steps).tolist(), strict=True))
     tile_us = of_crowd[crowds[0]]
     slowdown = [1.0]
     for crowd in range(2, crowds[-1] + 1):
         slowdown.append(of_crowd[crowd] / tile_us if tile_us and crowd in of_crowd else slowdown[-1])
-    return SplitCosts(fixed_us, tile_us, tuple(slowdown), merge_us, wave_us)
+    return SplitCosts(fixed_us, tile_us, tuple(slowdown), merge_us, cta_us, wave_us)
 
 
 def _held_out_choice(rule: ModelRule, cell: SweptCell, slots: DeviceSlots) -> ScoredChoice:

@@ -13,7 +13,7 @@ from dsa_bench.model.schema import misfitting_field
 from dsa_bench.model.text import quoted
 
 MODEL_SCHEMA = "dsa-bench/split-model"
-MODEL_SCHEMA_VERSION = 1
+MODEL_SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class SplitModel:
     tile_us: float
     slowdown: tuple[float, ...]
     merge_us: float
+    cta_us: float
     wave_us: float
     cells: int
     points: int
@@ -52,7 +53,7 @@ class SplitModel:
     @property
     def costs(self) -> SplitCosts:
         """Raises BadInput if the constants cannot be used."""
-        return SplitCosts(self.fixed_us, self.tile_us, self.slowdown, self.merge_us, self.wave_us)
+        return SplitCosts(self.fixed_us, self.tile_us, self.slowdown, self.merge_us, self.cta_us, self.wave_us)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, allow_nan=False)

@@ -14,12 +14,14 @@ class Load:
     """What the predicted time of one launch depends on.
 
     longest  [tiles] of the longest split      crowd  [CTAs/SM] that the fullest multiprocessor gets, at once or in turn
-    splits   of each row and KV head           waves  fillings of the device's CTA slots
+    splits   of each row and KV head           ctas   of the launch
+    waves    fillings of the device's CTA slots
     """
 
     longest: int
     crowd: int
     splits: int
+    ctas: int
     waves: int
 
 
@@ -27,13 +29,14 @@ def launch_load(tiles: int, row_heads: int, slots: DeviceSlots, splits: int) -> 
     """The load of a launch of row_heads * splits CTAs, none of whose arguments is zero."""
     ctas = row_heads * splits
     crowd = ceil_div(ctas, slots.sms)
-    return Load(ceil_div(tiles, splits), crowd, splits, ceil_div(ctas, slots.ctas))
+    return Load(ceil_div(tiles, splits), crowd, splits, ctas, ceil_div(ctas, slots.ctas))
 
 
 def predicted_us(costs: SplitCosts, load: Load) -> float:
-    """[us] T = fixed + tile * longest * g(crowd) + merge * splits + wave * (waves - 1)."""
+    """[us] T = fixed + tile * longest * g(crowd) + merge * splits + cta * ctas + wave * (waves - 1)."""
     work_us = costs.tile_us * load.longest * _slowdown(costs.slowdown, load.crowd)
-    return costs.fixed_us + work_us + costs.merge_us * load.splits + costs.wave_us * (load.waves - 1)
+    ends_us = costs.merge_us * load.splits + costs.cta_us * load.ctas + costs.wave_us * (load.waves - 1)
+    return costs.fixed_us + work_us + ends_us
 
 
 def _slowdown(known: tuple[float, ...], crowd: int) -> float:

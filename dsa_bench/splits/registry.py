@@ -98,7 +98,7 @@ def model_rule(costs: SplitCosts) -> Rule:
     return Rule(
         MODEL,
         ModelRule(costs),
-        "least T(S) = F + c * ceil(tiles / S) * g(CTAs per SM) + m * S + W * (waves - 1) over S",
+        "least T(S) = F + c * ceil(tiles / S) * g(CTAs per SM) + m * S + a * CTAs + W * (waves - 1) over S",
         "ours, constants fitted to a recorded sweep",
         "another kernel, L2 mode or clock than the fit's, live length, more CTAs on an SM than it saw",
     )

@@ -21,7 +21,7 @@ from dsa_bench.stats.regret import Overall
 
 Sweep = Callable[..., Any]
 H200 = DeviceSlots(132, 3)
-TRUE = SplitCosts(fixed_us=3.5, tile_us=0.9, slowdown=(1.0, 1.6, 2.6), merge_us=0.02, wave_us=3.0)
+TRUE = SplitCosts(fixed_us=3.5, tile_us=0.9, slowdown=(1.0, 1.6, 2.6), merge_us=0.02, cta_us=0.006, wave_us=3.0)
 SHAPES = list(itertools.product((1, 2, 4, 8), (512, 1024, 2048, 4096, 8192)))
 
 
@@ -38,7 +38,9 @@ def made(shapes: list[tuple[int, int]], costs: SplitCosts = TRUE) -> dict[tuple[
 
 def test_exact_constants_are_found(sweep: Sweep) -> None:
     fit = fit_costs(swept_cells(sweep(made(SHAPES)).run()), H200)
-    assert (fit.costs.fixed_us, fit.costs.tile_us, fit.costs.merge_us) == pytest.approx((3.5, 0.9, 0.02), rel=1e-6)
+    assert (fit.costs.fixed_us, fit.costs.tile_us, fit.costs.merge_us, fit.costs.cta_us) == pytest.approx(
+        (3.5, 0.9, 0.02, 0.006), rel=1e-6
+    )
     assert fit.costs.slowdown == pytest.approx((1.0, 1.6, 2.6, 2.6 * 4 / 3), rel=1e-6)
     assert fit.costs.wave_us == pytest.approx(3.0, rel=1e-6)
     assert fit.largest_error < 1e-9
@@ -99,7 +101,7 @@ def test_held_out_regret_stays_small_where_the_model_is_only_near(sweep: Sweep, 
 
 def test_held_out_shapes_are_not_in_the_fit(sweep: Sweep) -> None:
     """Even cells follow one law and odd ones another: a fit that saw both would be right on both."""
-    slow = SplitCosts(1.0, 0.1, (1.0, 1.0, 1.0), 1.0, 0.0)  # one split is best
+    slow = SplitCosts(1.0, 0.1, (1.0, 1.0, 1.0), 1.0, 0.0, 0.0)  # one split is best
     mixed = {
         shape: times for at, shape in enumerate(SHAPES) for times in [made([shape], TRUE if at % 2 else slow)[shape]]
     }
@@ -129,7 +131,7 @@ def test_constants_are_never_negative_and_crowds_never_speed_up(sweep: Sweep) ->
     """Times that fall with more splits and more CTAs on a multiprocessor."""
     odd = {(rows, 2048): {32: 1.0 / rows, 16: 2.0 / rows, 8: 3.0 / rows, 4: 5.0 / rows} for rows in (1, 2, 4, 8)}
     costs = fit_costs(swept_cells(sweep(odd).run()), H200).costs
-    assert min(costs.fixed_us, costs.tile_us, costs.merge_us, costs.wave_us) >= 0
+    assert min(costs.fixed_us, costs.tile_us, costs.merge_us, costs.cta_us, costs.wave_us) >= 0
     assert list(costs.slowdown) == sorted(costs.slowdown)
 
 

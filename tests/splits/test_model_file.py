@@ -12,7 +12,7 @@ from dsa_bench.splits.model_file import SplitModel, read_model
 
 MODEL = SplitModel(
     created="2026-01-02T03:04:05Z", kernel="int8-tc", kernel_hash="1" * 16, device="H200", sm_count=132,
-    resident_ctas=3, l2="warm", timer="cupti", fixed_us=3.5, tile_us=1.0, slowdown=(1.0, 1.5), merge_us=0.0,
+    resident_ctas=3, l2="warm", timer="cupti", fixed_us=3.5, tile_us=1.0, slowdown=(1.0, 1.5), merge_us=0.0, cta_us=0.0,
     wave_us=4.0, cells=20, points=140, rms_error=0.02, largest_error=0.1, held_out={"both": None},
 )  # fmt: skip
 

@@ -21,7 +21,7 @@ from dsa_bench.splits.predicted import launch_load, predicted_us
 from dsa_bench.splits.registry import RULE_NAMES, RULES, Rule, model_rule, named_rules
 from dsa_bench.splits.rules import MAX_SPLITS
 
-COSTS = SplitCosts(fixed_us=3.5, tile_us=1.0, slowdown=(1.0, 1.5, 2.5), merge_us=0.01, wave_us=4.0)
+COSTS = SplitCosts(fixed_us=3.5, tile_us=1.0, slowdown=(1.0, 1.5, 2.5), merge_us=0.01, cta_us=0.002, wave_us=4.0)
 EVERY = named_rules(RULE_NAMES, COSTS)
 H200, A100 = DeviceSlots(132, 3), DeviceSlots(108, 2)
 every_rule = pytest.mark.parametrize("rule", EVERY.values(), ids=EVERY)
@@ -162,12 +162,12 @@ def test_flashinfer_is_its_search_for_a_chunk(
 def test_predicted_time_worked_by_hand() -> None:
     """8 rows, 2 KV heads, 32 tiles in 16 splits on an H200: 256 CTAs, 2 an SM, one wave, 2 tiles each."""
     load = launch_load(32, 16, H200, 16)
-    assert (load.longest, load.crowd, load.splits, load.waves) == (2, 2, 16, 1)
-    assert predicted_us(COSTS, load) == pytest.approx(3.5 + 1.0 * 2 * 1.5 + 0.01 * 16)
+    assert (load.longest, load.crowd, load.splits, load.ctas, load.waves) == (2, 2, 16, 256, 1)
+    assert predicted_us(COSTS, load) == pytest.approx(3.5 + 1.0 * 2 * 1.5 + 0.01 * 16 + 0.002 * 256)
     crowded = launch_load(32, 16, H200, 32)  # 512 CTAs: 4 an SM, of which 3 are resident
     assert (crowded.longest, crowded.crowd, crowded.waves) == (1, 4, 2)
     g_4 = 2.5 * 4 / 3  # beyond what was fitted: in proportion
-    assert predicted_us(COSTS, crowded) == pytest.approx(3.5 + 1.0 * 1 * g_4 + 0.01 * 32 + 4.0)
+    assert predicted_us(COSTS, crowded) == pytest.approx(3.5 + 1.0 * 1 * g_4 + 0.01 * 32 + 0.002 * 512 + 4.0)
 
 
 @given(tiles=tiles_of, rows=st.integers(1, 40), kv_heads=st.integers(1, 4), slots=slots_of, cap=caps_of)
@@ -190,7 +190,17 @@ def test_costs_that_are_none_are_refused() -> None:
     ):
         with pytest.raises(BadInput):
             SplitCosts(
-                **({"fixed_us": 1.0, "tile_us": 1.0, "slowdown": (1.0,), "merge_us": 0.0, "wave_us": 0.0} | wrong)
+                **(
+                    {
+                        "fixed_us": 1.0,
+                        "tile_us": 1.0,
+                        "slowdown": (1.0,),
+                        "merge_us": 0.0,
+                        "cta_us": 0.0,
+                        "wave_us": 0.0,
+                    }
+                    | wrong
+                )
             )
     with pytest.raises(BadInput, match="--model FILE"):
         named_rules(["model"], None)
