@@ -275,9 +275,9 @@ def test_what_is_loaded_has_this_devices_ptx(on: Dispatcher, made: Any) -> None:
     on.choose(rows=8, candidates=2048)
     site = on._runtimes["cuda"].site()
     assert site is not None
-    assert {name: getattr(kernel, "ptx", kernel) for name, kernel in site.kernels.items()} == {
-        name: site.sm for name in ("decode_grouped", "decode_int8_tc", "prefill_bf16", "prefill_int8_tc")
-    }
+    loaded = {name: getattr(kernel, "ptx", kernel) for name, kernel in site.kernels.items()}
+    assert {"decode_grouped", "decode_int8_tc", "prefill_bf16", "prefill_int8_tc"} <= loaded.keys()
+    assert set(loaded.values()) == {site.sm}
 
 
 def test_a_module_of_only_compute_75_ptx_reports_75_and_is_refused(made: Any, cupy: Any, stream: Any) -> None:
