@@ -5,7 +5,6 @@ import typer
 
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.hyper import measure_hyper
-from dsa_bench.model.hyper import GateShape
 
 
 def gate(
@@ -26,4 +25,4 @@ def gate(
     plan: opt.Plan = False,
 ) -> None:
     """Measure gate-mul and the down projection behind it, launched plainly and by programmatic dependent launch."""
-    measure_hyper(tuple(GateShape(count, gated, width, rank) for count in rows), ctx.params)
+    measure_hyper("gate", ctx.params)

@@ -2,35 +2,39 @@
 """What `dsa-bench mix` and `dsa-bench gate` do with their options, and `check --op mix|gate`."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
 from dsa_bench.cli.measure import judge
+from dsa_bench.cli.part import WHOLE, Part
 from dsa_bench.cli.sparse import DEFAULT_ROUNDS
 from dsa_bench.cli.tables import print_tables
 from dsa_bench.model.errors import BadInput, CannotMeasure, GateFailed
-from dsa_bench.model.hyper import HyperOp
-from dsa_bench.model.hyper_request import MIX_KERNELS, HyperRequest, HyperShape, MixKernel
+from dsa_bench.model.hyper import GateShape, HyperOp, MixShape
+from dsa_bench.model.hyper_request import MIX_KERNELS, HyperRequest, MixKernel
 from dsa_bench.model.request import Policy
 
 if TYPE_CHECKING:
+    from dsa_bench.backends.hyper import HyperBackend
     from dsa_bench.sweep.runs import Measured
 
+SHAPES: dict[HyperOp, type[MixShape] | type[GateShape]] = {"mix": MixShape, "gate": GateShape}
 
-def measure_hyper(shapes: tuple[HyperShape, ...], options: Mapping[str, Any]) -> None:
+
+def measure_hyper(op: HyperOp, options: Mapping[str, Any]) -> None:
     """Measure the cells as the command's options say and print their table; or print what would be measured."""
-    request = _request(shapes, options)
-    _refuse_contradictions(options)
-    if request.ceiling and options["backend"] == "cpu":
-        raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
-    if options["plan"]:
-        from dsa_bench.sweep.hyper_plan import hyper_plan
+    from dsa_bench.sweep.hyper_plan import hyper_plan, refuse_gpu_options
 
+    request = hyper_request(op, options)
+    _refuse_contradictions(options)
+    refuse_gpu_options(request, options["backend"])
+    if options["plan"]:
         emit(hyper_plan(request, options["backend"]))
         return
-    measured = _measure(request, options["backend"], options["record"], options["resume"])
+    measured = measure_cells(request, options["backend"], options["record"], options["resume"])
     if measured.failure is not None and not measured.run.visits:
         raise measured.failure
     tables = print_tables(measured.run, options["format"])
@@ -39,11 +43,14 @@ def measure_hyper(shapes: tuple[HyperShape, ...], options: Mapping[str, Any]) ->
     judge(tables)
 
 
-def _request(shapes: tuple[HyperShape, ...], options: Mapping[str, Any]) -> HyperRequest:
+def hyper_request(op: HyperOp, options: Mapping[str, Any]) -> HyperRequest:
+    """What a command's options, by their names, ask for. Raises BadInput naming one that cannot be used."""
+    shape = SHAPES[op]
+    sizes = {field.name: options[field.name] for field in fields(shape) if field.name != "rows"}
     rounds, budget_s = options["rounds"], options["budget"]
     rounds = DEFAULT_ROUNDS if rounds is None and budget_s is None else rounds
     return HyperRequest(
-        shapes=shapes,
+        shapes=tuple(shape(rows, **sizes) for rows in options["rows"]),
         kernels=tuple(cast("list[MixKernel]", options.get("kernels", MIX_KERNELS))),
         seed=options["seed"],
         policy=Policy(rounds, budget_s, options["timer"], options["l2"]),
@@ -61,18 +68,27 @@ def _refuse_contradictions(options: Mapping[str, Any]) -> None:
         raise BadInput(f"--format {options['format']}: --plan prints JSON, and only that")
 
 
-def _measure(request: HyperRequest, backend_name: str, record: Path | None, resume: bool) -> "Measured":
-    """Measure the request on the backend asked for. An interrupt says where the record is."""
+def measure_cells(
+    request: HyperRequest,
+    backend_name: str,
+    record: Path | None,
+    resume: bool,
+    opener: "Callable[[], tuple[HyperBackend, list[str]]] | None" = None,
+    part: Part = WHOLE,
+) -> "Measured":
+    """Measure the request on the backend asked for. An interrupt says where the record is.
+
+    opener  opens another backend than `backend_name` says      part  the request's place in a larger run
+    """
     from dsa_bench.backends.hyper import open_hyper
     from dsa_bench.bench.clocks import open_clocks
-    from dsa_bench.bench.select import open_timer, refuse_gpu_timer
+    from dsa_bench.bench.select import open_timer
     from dsa_bench.cli.progress import RunProgress
     from dsa_bench.sweep.hyper import HyperOperator
     from dsa_bench.sweep.runs import Instruments, run_operator
 
-    refuse_gpu_timer(request.policy.timer, backend_name)
     with only_the_result_on_stdout():
-        backend, said = open_hyper(backend_name, request.op)
+        backend, said = opener() if opener else open_hyper(backend_name, request.op)
         try:
             on_gpu = backend.device.backend == "cuda"
             if request.ceiling and not on_gpu:
@@ -84,7 +100,7 @@ def _measure(request: HyperRequest, backend_name: str, record: Path | None, resu
                 said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
             l2 = request.policy.l2 if on_gpu else "none"
             instruments = Instruments(timer, l2, clocks)
-            with RunProgress([line for line in (*said, said_of_timer) if line]) as progress:
+            with RunProgress([line for line in (*said, said_of_timer) if line], part) as progress:
                 operator = HyperOperator(request, backend, l2)
                 return run_operator(operator, instruments, progress, argv=sys.argv[1:], record=record, resume=resume)
         except KeyboardInterrupt:

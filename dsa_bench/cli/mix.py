@@ -5,7 +5,7 @@ import typer
 
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.hyper import measure_hyper
-from dsa_bench.model.hyper import BRANCHES, MixShape
+from dsa_bench.model.hyper import BRANCHES
 from dsa_bench.model.hyper_request import MIX_KERNELS
 
 
@@ -29,4 +29,4 @@ def mix(
     ceiling: opt.CopyCeiling = None,
 ) -> None:
     """Measure PreMix and ScaledSilu with a branchy and a branch-free sigmoid, after checking each against FP64."""
-    measure_hyper(tuple(MixShape(count, hidden, branches, rank) for count in rows), ctx.params)
+    measure_hyper("mix", ctx.params)

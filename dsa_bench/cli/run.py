@@ -10,7 +10,8 @@ import typer
 
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
-from dsa_bench.cli.measure import judge, measure
+from dsa_bench.cli.entry import open_entry, planned_entry
+from dsa_bench.cli.measure import judge
 from dsa_bench.cli.part import Part
 from dsa_bench.cli.sweep_file import Entry, Sweep, load_sweep
 from dsa_bench.cli.values import file_name, one_of
@@ -77,26 +78,21 @@ def _measure(
     entry: Entry, backend_name: str | None, results: Path, name: str, resume: bool, records: list[Path], part: Part
 ) -> "tuple[Run, DsaBenchError | None]":
     """Measure one entry, its record's name in the last place of `records`."""
-    from dsa_bench.backends.select import open_backend
     from dsa_bench.model.run import read_run
     from dsa_bench.sweep.records import new_record, record_to_resume
 
-    chosen = backend_name or entry.backend
     with only_the_result_on_stdout():
-        backend, said = open_backend(chosen, entry.request.op, entry.request.pad_smem)
-    if said:
-        note(said)
-    folder = results / backend.device.slug / name
-    request = entry.request.on(backend.device.backend)
-    found = record_to_resume(folder, request, backend, records, note) if resume else None
+        opened = open_entry(entry.request, backend_name or entry.backend)
+    for line in opened.said:
+        note(line)
+    folder = results / opened.device.slug / name
+    found = record_to_resume(folder, entry.request, opened.is_run, records, note) if resume else None
     records[-1] = found[0] if found else new_record(folder)
     if found and found[1]:
-        backend.close()
+        opened.close()
         note(f"{entry.place}: complete in {records[-1]}")
         return read_run(records[-1]), None
-    measured = measure(
-        entry.request, chosen, records[-1], found is not None, explain=False, opener=lambda: backend, part=part
-    )
+    measured = opened.measure(records[-1], found is not None, part)
     return measured.run, measured.failure
 
 
@@ -127,10 +123,8 @@ def _plan(sweep: Sweep, backend: str | None) -> str:
 
 
 def _planned(entry: Entry, backend: str | None) -> dict[str, Any]:
-    from dsa_bench.sweep.plan import plan_document
-
     try:
-        return json.loads(plan_document(entry.request, backend or entry.backend, None))
+        return json.loads(planned_entry(entry.request, backend or entry.backend))
     except BadInput as error:
         raise BadInput(f"{entry.place}: {error}") from error
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Sweep files: TOML whose entries hold the options of `decode` and `prefill` under their names.
+"""Sweep files: TOML whose entries hold the options of the commands that measure, under their names.
 
 An entry is parsed as the command line that it stands for, so that a value means the same in both, and a wrong one is
 refused in the same words. The JSON Schema (docs/schemas/sweep.schema.json) comes from the same options.
@@ -19,14 +19,19 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 import typer
 
 from dsa_bench.cli.decode import decode
+from dsa_bench.cli.gate import gate
+from dsa_bench.cli.hyper import hyper_request
+from dsa_bench.cli.mix import mix
 from dsa_bench.cli.prefill import prefill
 from dsa_bench.cli.sparse import sparse_request
 from dsa_bench.model.errors import BadInput
+from dsa_bench.model.hyper import HyperOp
+from dsa_bench.model.hyper_request import HyperRequest
 from dsa_bench.model.request import SparseRequest
-from dsa_bench.model.shape import OPS, Op
+from dsa_bench.model.shape import Op
 from dsa_bench.model.text import quoted
 
-COMMANDS: dict[Op, Callable[..., None]] = {"decode": decode, "prefill": prefill}
+COMMANDS: dict[Op | HyperOp, Callable[..., None]] = {"decode": decode, "prefill": prefill, "mix": mix, "gate": gate}
 NO_KEYS = frozenset({"ctx", "format", "record", "resume", "plan", "sms", "resident", "explain", "splits"})
 """Options of a command that are about one call of it, and not about what is measured; or about a map of its results."""
 MAX_BYTES = 1 << 20
@@ -45,7 +50,7 @@ class Entry:
 
     place: str
     backend: str
-    request: SparseRequest
+    request: SparseRequest | HyperRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +137,9 @@ def _name(path: Path) -> str:
 
 def _entry(place: str, table: Mapping[str, Any]) -> Entry:
     op = table.get("op")
-    if op not in OPS:
+    if op not in tuple(COMMANDS):
         said = "is missing" if op is None else f"{op!r} is not an operator"
-        raise BadInput(f"{place}.op: {said}; it is one of {', '.join(OPS)}")
+        raise BadInput(f"{place}.op: {said}; it is one of {', '.join(COMMANDS)}")
     keys = sweep_keys(op)
     arguments: list[str] = []
     for name, value in table.items():
@@ -149,7 +154,8 @@ def _entry(place: str, table: Mapping[str, Any]) -> Entry:
         arguments += keys[name].arguments(value)
     try:
         ctx = _command(op).make_context(op, arguments)
-        return Entry(place, ctx.params["backend"], sparse_request(ctx, op))
+        request = hyper_request(op, ctx.params) if op in ("mix", "gate") else sparse_request(ctx, op)
+        return Entry(place, ctx.params["backend"], request)
     except BadInput as error:
         raise BadInput(f"{place}: {error}") from error
     except Exception as error:
@@ -160,7 +166,7 @@ def _entry(place: str, table: Mapping[str, Any]) -> Entry:
 
 
 @cache
-def _command(op: Op) -> Any:
+def _command(op: Op | HyperOp) -> Any:
     """The command without its variables: a sweep file says all that it measures."""
     app = typer.Typer(add_completion=False)
     app.command()(COMMANDS[op])
@@ -176,7 +182,7 @@ def _key(option: Any) -> str:
 
 
 @cache
-def sweep_keys(op: Op) -> dict[str, Key]:
+def sweep_keys(op: Op | HyperOp) -> dict[str, Key]:
     """The options of an operator that an entry may hold, by key."""
     hints = get_type_hints(COMMANDS[op])
     keys: dict[str, Key] = {}
@@ -196,13 +202,15 @@ def sweep_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "dsa-bench sweep: what to measure",
         "type": "object",
-        "properties": {"measure": {"type": "array", "minItems": 1, "items": {"oneOf": [*map(_entry_schema, OPS)]}}},
+        "properties": {
+            "measure": {"type": "array", "minItems": 1, "items": {"oneOf": [*map(_entry_schema, COMMANDS)]}}
+        },
         "required": ["measure"],
         "additionalProperties": False,
     }
 
 
-def _entry_schema(op: Op) -> dict[str, Any]:
+def _entry_schema(op: Op | HyperOp) -> dict[str, Any]:
     return {
         "title": op,
         "type": "object",

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from dsa_bench.bench.select import refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
+from dsa_bench.model.errors import BadInput
 from dsa_bench.model.hyper import MixShape
 from dsa_bench.model.hyper_request import HyperRequest, HyperShape
 from dsa_bench.sweep.plan import GPU_VISIT_S, PLAN_SCHEMA, SETUP_S
@@ -16,12 +17,19 @@ CPU_GFLOPS = 50.0
 """Of the projection, with two workers."""
 
 
+def refuse_gpu_options(request: HyperRequest, backend: str) -> None:
+    """Raises BadInput for a GPU's timer or ceiling beside the CPU backend."""
+    refuse_gpu_timer(request.policy.timer, backend)
+    if request.ceiling and backend == "cpu":
+        raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
+
+
 def hyper_plan(request: HyperRequest, backend: str) -> str:
     """Cells and variants, and a time estimate that knows the number of visits, not this machine.
 
-    Raises BadInput for a GPU's timer or ceiling beside the CPU backend.
+    Raises BadInput as refuse_gpu_options does.
     """
-    refuse_gpu_timer(request.policy.timer, backend)
+    refuse_gpu_options(request, backend)
     request = request.on("cpu" if backend != "cuda" else "cuda")
     document = {
         "schema": PLAN_SCHEMA,

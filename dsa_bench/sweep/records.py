@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import dsa_bench
-from dsa_bench.backends.base import Backend
 from dsa_bench.model.errors import BadInput
+from dsa_bench.model.hyper_request import HyperRequest
 from dsa_bench.model.request import SparseRequest
 from dsa_bench.model.run import Run, complete_rounds, read_run
-from dsa_bench.sweep.cells import is_run_of
 from dsa_bench.sweep.header import source_revision
+
+Request = SparseRequest | HyperRequest
 
 
 def new_record(folder: Path) -> Path:
@@ -33,13 +34,14 @@ def new_record(folder: Path) -> Path:
 
 def record_to_resume(
     folder: Path,
-    request: SparseRequest,
-    backend: Backend,
+    request: Request,
+    is_run: Callable[[Run], bool],
     taken: Collection[Path],
     passed_over: Callable[[str], None],
 ) -> tuple[Path, bool] | None:
     """The newest record of this request on this device, and whether it is complete; None if there is none.
 
+    is_run  whether a recorded run is one of the request on the device
     An unfinished one comes before complete ones. `taken` are other entries'. A file that is no run is passed over, and
     said so.
     """
@@ -52,7 +54,7 @@ def record_to_resume(
         except BadInput as error:
             passed_over(f"warning: passed over: {error}")
             continue
-        if is_run_of(run, request, backend):
+        if is_run(run):
             found.append((is_complete(run, request), path))
     unfinished = [path for complete, path in found if not complete]
     if unfinished:
@@ -60,7 +62,7 @@ def record_to_resume(
     return (found[-1][1], True) if found else None
 
 
-def is_complete(run: Run, request: SparseRequest) -> bool:
+def is_complete(run: Run, request: Request) -> bool:
     """Whether nothing of the request is left to measure; one without a number of rounds needs one in each cell."""
     rounds: dict[str, set[int]] = {}
     for cell, index, _ in complete_rounds(run):

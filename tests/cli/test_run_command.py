@@ -71,6 +71,27 @@ def cell_parts(cell: str) -> list[list[str]]:
     return [part.split("=") for part in cell.split(",")]
 
 
+def test_mix_and_gate_are_measured_and_gone_on_with(run: Any, sweep: Path, tmp_path: Path) -> None:
+    small = "rows = [2, 1]\nrank = 8\nrounds = 2\n"
+    sweep.write_text(
+        f'[[measure]]\nop = "mix"\nhidden = 16\n{small}[[measure]]\nop = "gate"\ngated = 16\nwidth = 32\n{small}'
+    )
+    outcome = run()
+    assert outcome.code == 0
+    paths = [Path(line) for line in outcome.out.splitlines()]
+    assert [read_run(path).header.plan["op"] for path in paths] == ["mix", "gate"]
+    assert "cell 3 of 4: rows 2, gated 16, width 32, rank 8" in outcome.err
+    whole = paths[1].read_text()
+    paths[1].write_text(whole[: len(whole) * 3 // 4])
+    again = run("--resume")
+    assert (again.code, again.out) == (0, outcome.out)
+    assert again.err.count(": complete in ") == 1
+    assert sum(1 for _ in complete_rounds(read_run(paths[1]))) == 4
+    assert len(records(tmp_path)) == 2
+    (plan, _) = json.loads(run("--plan").out)["entries"]
+    assert [variant.partition("/")[0] for variant in plan["kernels"]] == ["pre-mix"] * 2 + ["scaled-silu"] * 2
+
+
 def test_a_second_run_is_a_second_record(run: Any, tmp_path: Path) -> None:
     run()
     run()
@@ -173,6 +194,7 @@ def test_a_plan_measures_and_creates_nothing(run: Any, tmp_path: Path) -> None:
         (TWO, ("--backend", "tpu"), 2, "--backend: 'tpu' is not one of auto, cpu, cuda"),
         (TWO, ("--backend", "cuda"), 3, "--backend cuda: "),
         (TWO + 'timer = "cupti"\n', (), 2, "measure[2]: --timer cupti: times GPU kernels"),
+        ('[[measure]]\nop = "mix"\nceiling = true\n', (), 2, "measure[1]: --ceiling: measures GPU kernels, and"),
         (TWO + "row = 1\n", (), 2, "small[1].toml: measure[2].row: is no option of prefill"),
     ],
 )

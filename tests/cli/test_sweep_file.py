@@ -10,7 +10,9 @@ import pytest
 
 from dsa_bench.cli.sweep_file import load_sweep, sweep_keys, sweep_schema
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.request import DataSpec, Policy
+from dsa_bench.model.hyper import GateShape, MixShape
+from dsa_bench.model.hyper_request import HyperRequest
+from dsa_bench.model.request import DataSpec, Policy, SparseRequest
 
 ENTRY = '[[measure]]\nop = "decode"\n'
 
@@ -30,6 +32,8 @@ def test_an_entry_is_the_command_line_that_it_stands_for(written: Path) -> None:
     sweep = load_sweep(written)
     decode, prefill = (entry.request for entry in sweep.entries)
     assert sweep.name == "my-sweep-1"
+    assert isinstance(decode, SparseRequest)
+    assert isinstance(prefill, SparseRequest)
     assert [(shape.rows, shape.context, shape.candidates) for shape in decode.shapes] == [
         (1, 2048, 512), (1, 2048, 1024), (8, 2048, 512), (8, 2048, 1024),
     ]  # fmt: skip
@@ -39,6 +43,18 @@ def test_an_entry_is_the_command_line_that_it_stands_for(written: Path) -> None:
     assert [entry.backend for entry in sweep.entries] == ["auto", "cpu"]
     assert (prefill.op, prefill.shapes[0].rows, prefill.ceiling, prefill.dense) == ("prefill", 128, False, None)
     assert sweep.cells == 5
+
+
+def test_mix_and_gate_are_entries_too(written: Path) -> None:
+    written.write_text(
+        '[[measure]]\nop = "mix"\nrows = [8]\nhidden = 64\nkernels = ["scaled-silu"]\nl2 = "cold"\nceiling = false\n'
+        '[[measure]]\nop = "gate"\nrows = [1, 8]\ngated = 64\nwidth = 128\nrounds = 4\nbackend = "cpu"\n'
+    )
+    mix, gate = (entry.request for entry in load_sweep(written).entries)
+    assert mix == HyperRequest((MixShape(8, 64),), ("scaled-silu",), 0, Policy(16, None, "auto", "cold"), False)
+    assert gate == HyperRequest(
+        (GateShape(1, 64, 128), GateShape(8, 64, 128)), policy=Policy(4, None, "auto", "warm"), ceiling=False
+    )
 
 
 def test_variables_do_not_reach_into_a_sweep_file(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +96,9 @@ def test_variables_do_not_reach_into_a_sweep_file(written: Path, monkeypatch: py
         (ENTRY + "plan = true", ": measure[1].plan: is no option of decode"),
         (ENTRY + "tiles_per_split = [1]", ": measure[1].tiles_per_split: is no option of decode"),
         ('[[measure]]\nop = "prefill"\ntiles-per-split = [1]', ": measure[1].tiles-per-split: is no option of prefill"),
+        ('[[measure]]\nop = "mix"\nhidden = 12', ": measure[1]: --hidden 12: must be a multiple of 8"),
+        ('[[measure]]\nop = "gate"\ntimer = "cupti"', ": measure[1]: --timer cupti: sums durations of kernels"),
+        ('[[measure]]\nop = "gate"\nceiling = true', ": measure[1].ceiling: is no option of gate"),
         (ENTRY + 'inputs = "/nowhere.npz"', ": measure[1]: --inputs /nowhere.npz"),
         (ENTRY + "rows = [1\n", ": is not TOML ("),
         (ENTRY + "rows = [1]\nrows = [2]\nseed = 1", "at line 4, column"),
@@ -113,7 +132,8 @@ def test_the_committed_sweeps_are_sweeps(root: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(sweep_schema())
     sweeps = sorted((root / "sweeps").glob("*.toml"))
     assert {path.stem for path in sweeps} >= {
-        "cpu-small", "seed-decode", "seed-splits-padded", "seed-prefill", "seed-fallback", "seed-splits"
+        "cpu-small", "seed-decode", "seed-splits-padded", "seed-prefill", "seed-fallback", "seed-splits",
+        "seed-hyper",
     }  # fmt: skip
     for path in sweeps:
         jsonschema.validate(tomllib.loads(path.read_text()), sweep_schema())
