@@ -12,6 +12,8 @@ MixKernel = Literal["pre-mix", "scaled-silu"]
 MIX_KERNELS: tuple[MixKernel, ...] = ("pre-mix", "scaled-silu")
 PAIR = "gate-mul+down"
 COPY = "copy"
+COPY_READS: dict[MixKernel, tuple[int, ...]] = {"pre-mix": (1, 8), "scaled-silu": (1,)}
+"""Vectors that copies of a kernel's bytes read for each one that they write: as a plain copy, and as the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,16 @@ class GateVariant:
 
 @dataclass(frozen=True, slots=True)
 class CopyVariant:
-    """A plain copy that reads and writes as many bytes as one of the kernels of `mix`."""
+    """A copy that moves as many bytes as one of the kernels of `mix`: `reads` vectors for each one written."""
 
     kernel: MixKernel
+    reads: int = 1
 
     @property
     def name(self) -> str:
         """See MixVariant."""
-        return f"{COPY}/{self.kernel}"
+        plain = f"{COPY}/{self.kernel}"
+        return plain if self.reads == 1 else f"{plain}/{self.reads}-to-1"
 
 
 HyperVariant = MixVariant | GateVariant | CopyVariant
@@ -60,7 +64,7 @@ class HyperRequest:
     """Cells of `mix` or of `gate`, and what is measured in each.
 
     kernels  of `mix`; `gate` has the pair alone
-    ceiling  adds a copy of each kernel's bytes to `mix`; None: if the device turns out to be a GPU
+    ceiling  adds copies of each kernel's bytes to `mix`; None: if the device turns out to be a GPU
     Raises BadInput for a timer that cannot time what was asked for.
     """
 
@@ -87,7 +91,8 @@ class HyperRequest:
         """Of every cell, in order; what the others of a kernel are compared with comes first."""
         if self.op == "gate":
             return tuple(map(GateVariant, LAUNCH_MODES))
-        copies = map(CopyVariant, self.kernels if self.ceiling else ())
+        measured = self.kernels if self.ceiling else ()
+        copies = (CopyVariant(kernel, reads) for kernel in measured for reads in COPY_READS[kernel])
         return (*(MixVariant(kernel, form) for kernel in self.kernels for form in SIGMOIDS), *copies)
 
     def on(self, backend: str) -> "HyperRequest":

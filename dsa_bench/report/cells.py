@@ -122,10 +122,10 @@ def cell_tables(run: Run) -> list[CellTable]:
 
 
 def part_of(kernel: str) -> str | None:
-    """What of its cell a kernel computes, or whose bytes it copies: `pre-mix` of `pre-mix/branchy` and of
-    `copy/pre-mix`. None where a cell is one computation."""
+    """What of its cell a kernel computes, or whose bytes it copies: `pre-mix` of `pre-mix/branchy`, of `copy/pre-mix`
+    and of `copy/pre-mix/8-to-1`. None where a cell is one computation."""
     first, slash, second = kernel.partition("/")
-    return None if not slash else second if is_yardstick(kernel) else first
+    return None if not slash else second.partition("/")[0] if is_yardstick(kernel) else first
 
 
 def _parts(checks: Iterable[Check]) -> list[list[Check]]:

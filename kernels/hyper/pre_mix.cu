@@ -2,8 +2,8 @@
 // kernels/hyper/pre_mix.cu - the elementwise kernels of the hyper-connection mix, with either sigmoid, and the check
 // that the two are the same.
 #include "common/fact.cuh"
-#include "common/ptx.cuh"
 #include "hyper/sigmoid.cuh"
+#include "hyper/stream.cuh"
 
 namespace hyper {
 
@@ -11,8 +11,8 @@ namespace hyper {
 //
 // Computes  out[r, h] = bf16(1/4 * sum over b = 0..3, in this order, of sigmoid(up[r, b, h]) * normed[r, b, h]), FP32.
 // Grid      (ceil(vectors / pre_mix_<form>_threads)), vectors = rows * hidden / 8. A thread owns 8 successive h of one
-//           row, 8 copies of 16 bytes.
-// Block     64 threads, 8 KB of static shared memory: 28 CTAs fit an sm_90 SM.
+//           row, 8 loads of 16 bytes that are all in flight at once.
+// Block     64 threads.
 // Needs     sm_80+; 4 branches; hidden a multiple of 8; vectors < 2^31; every pointer 16-byte aligned.
 //           A sum beyond FP32's range is infinite.
 // Leaves    every element of out written.
@@ -20,34 +20,30 @@ namespace mix {
 constexpr int kThreads = 64;
 constexpr int kBranches = 4;
 
-// Through shared memory, as loads into registers did not stay ahead of the arithmetic: ptxas moved 5 of the 8 between
-// it to save registers, past barriers too. Each thread reads back its own vectors only, so its own wait is enough.
 template <typename Form>
 __device__ __forceinline__ void run(const uint4* normed, const uint4* up, uint4* out, unsigned vectors,
                                     unsigned row_vectors) {
-  __shared__ uint4 gates[kBranches][kThreads], values[kBranches][kThreads];
   const unsigned i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= vectors) return;
   const size_t first = i + static_cast<size_t>(i / row_vectors) * ((kBranches - 1) * row_vectors);
+  uint4 gates[kBranches], values[kBranches];
 #pragma unroll
   for (int b = 0; b < kBranches; ++b) {
-    cp_async_16(shared_address(&gates[b][threadIdx.x]), up + first + b * row_vectors);
-    cp_async_16(shared_address(&values[b][threadIdx.x]), normed + first + b * row_vectors);
+    gates[b] = load_once(up + first + b * row_vectors);
+    values[b] = load_once(normed + first + b * row_vectors);
   }
-  cp_async_commit();
-  cp_async_wait<0>();  // my copies have landed
   float sum[kWide] = {};
 #pragma unroll
   for (int b = 0; b < kBranches; ++b) {
     float gate[kWide], value[kWide];
-    unpack(gates[b][threadIdx.x], gate);
-    unpack(values[b][threadIdx.x], value);
+    unpack(gates[b], gate);
+    unpack(values[b], value);
 #pragma unroll
     for (int n = 0; n < kWide; ++n) sum[n] = __fmaf_rn(Form::sigmoid(gate[n]), value[n], sum[n]);
   }
 #pragma unroll
   for (int n = 0; n < kWide; ++n) sum[n] *= 1.f / kBranches;
-  out[i] = pack(sum);
+  store_once(out + i, pack(sum));
 }
 }  // namespace mix
 

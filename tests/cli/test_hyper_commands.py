@@ -74,7 +74,7 @@ def test_auto_says_in_one_line_that_it_measures_the_cpu(command: Command) -> Non
 def test_a_plan_measures_nothing(command: Command) -> None:
     plan = json.loads(command("mix", "--plan", "--backend", "cuda").out)
     assert [cell["rows"] for cell in plan["requested"]] == [1, 8, 2048, 8192]
-    assert plan["kernels"][-2:] == ["copy/pre-mix", "copy/scaled-silu"]
+    assert plan["kernels"][-3:] == ["copy/pre-mix", "copy/pre-mix/8-to-1", "copy/scaled-silu"]
     plan = json.loads(command("gate", "--plan", "--backend", "cuda").out)
     assert [cell["rows"] for cell in plan["requested"]] == [1, 2, 3, 4, 5, 6, 7, 8, 8192]
     assert plan["policy"]["timer"] == "events"

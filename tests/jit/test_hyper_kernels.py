@@ -3,13 +3,13 @@
 
 import pytest
 
-from dsa_bench.backends.cuda.hyper import MODULES
+from dsa_bench.backends.cuda.hyper import CEILING, MODULES
 from dsa_bench.jit import compiler
 from dsa_bench.jit.modules import CompiledModule, compile_modules
 from dsa_bench.jit.target import TARGETS, Target
 from dsa_bench.model.errors import CannotMeasure
 
-NAMES = [name for names in MODULES.values() for name in names]
+NAMES = [name for modules in (MODULES, CEILING) for names in modules.values() for name in names]
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,8 @@ def compiled(request: pytest.FixtureRequest) -> list[CompiledModule]:
 def test_no_kernel_spills_or_has_a_stack(compiled: list[CompiledModule]) -> None:
     kernels = {name: facts for module in compiled for name, facts in module.kernels.items()}
     assert sorted(kernels) == [
-        "gate_mul", "gate_mul_early", "hyper_down_few", "hyper_down_many", "pre_mix_branch_free", "pre_mix_branchy",
+        "copy_1_to_1", "copy_8_to_1", "gate_mul", "gate_mul_early", "hyper_down_few", "hyper_down_many",
+        "pre_mix_branch_free", "pre_mix_branchy",
         "scaled_silu_branch_free", "scaled_silu_branchy", "sigmoid_differences",
     ]  # fmt: skip
     for name, facts in kernels.items():

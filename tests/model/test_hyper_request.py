@@ -19,7 +19,7 @@ def names(request: HyperRequest) -> list[str]:
 def test_branchy_and_plain_come_first_and_copies_last() -> None:
     forms = ["pre-mix/branchy", "pre-mix/branch-free", "scaled-silu/branchy", "scaled-silu/branch-free"]
     assert names(MIX.on("cpu")) == forms
-    assert names(MIX.on("cuda")) == [*forms, "copy/pre-mix", "copy/scaled-silu"]
+    assert names(MIX.on("cuda")) == [*forms, "copy/pre-mix", "copy/pre-mix/8-to-1", "copy/scaled-silu"]
     assert names(HyperRequest(MIX.shapes, ("scaled-silu",), ceiling=True)) == [*forms[2:], "copy/scaled-silu"]
     assert names(HyperRequest(MIX.shapes, ceiling=False).on("cuda")) == forms
     assert names(GATE.on("cuda")) == ["gate-mul+down/plain", "gate-mul+down/pdl", "gate-mul+down/pdl-early"]

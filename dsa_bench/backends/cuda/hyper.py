@@ -28,7 +28,7 @@ MODULES: dict[HyperOp, tuple[str, ...]] = {
     "mix": ("hyper/pre_mix",),
     "gate": ("hyper/gate_mul", "hyper/down"),
 }
-CEILING: dict[HyperOp, tuple[str, ...]] = {"mix": ("ceiling",), "gate": ()}
+CEILING: dict[HyperOp, tuple[str, ...]] = {"mix": ("hyper/copy",), "gate": ()}
 """Modules of what is measured beside them."""
 MINIMUM_SM = 80
 PROGRAMMATIC_SM = 90
@@ -119,11 +119,11 @@ class HyperLauncher:
         return KernelLaunch(kernel, grid, (np.uint32(first), np.uint64(patterns), count, lowest), self.stream)
 
     def copy(self, source: Device, target: Device) -> KernelLaunch:
-        """The copy ceiling: source to target, both as long and a multiple of 16 bytes."""
-        kernel = self._kernels["copy_only"]
-        vectors = source.nbytes // 16
+        """A copy ceiling: target is a multiple of 16 bytes, source 1 or 8 times as long."""
+        kernel = self._kernels[f"copy_{source.nbytes // target.nbytes}_to_1"]
+        vectors = target.nbytes // 16
         grid = (ceil_div(vectors, kernel.facts.constants["tile"]), 1, 1)
-        return KernelLaunch(kernel, grid, (source, target, np.int64(vectors)), self.stream)
+        return KernelLaunch(kernel, grid, (source, target, np.uint32(vectors)), self.stream)
 
     def pair(self, mode: LaunchMode, shape: GateShape, tensors: DeviceGate) -> list[KernelLaunch]:
         """gate-mul and the down projection behind it. VariantRefused for more rows than a grid takes."""

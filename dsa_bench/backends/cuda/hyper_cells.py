@@ -152,13 +152,14 @@ class CudaMix:
         return self._copies[kernel]
 
     def _copy_launches(self, variant: CopyVariant) -> list[KernelLaunch]:
-        """Half of the kernel's bytes are read and half are written, in whole accesses."""
+        """The kernel's bytes in the variant's ratio of reads to writes, in whole accesses."""
         shape = self._inputs.shape
         moved = shape.mix_bytes if variant.kernel == "pre-mix" else shape.silu_bytes
-        half = max(moved // 32, 1) * 16
-        count = cold_copies(self._cold_bytes, half, variant.name)
-        source = uploaded(np.frombuffer(np.random.default_rng(0).bytes(half), np.uint8), count)
-        target = allocate((count, half), np.uint8)
+        written = max(moved // (16 * (variant.reads + 1)), 1) * 16
+        read = variant.reads * written
+        count = cold_copies(self._cold_bytes, read, variant.name)
+        source = uploaded(np.frombuffer(np.random.default_rng(0).bytes(read), np.uint8), count)
+        target = allocate((count, written), np.uint8)
         return [self._backend.launcher.copy(source[n], target[n]) for n in range(count)]
 
 

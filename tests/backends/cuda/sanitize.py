@@ -50,6 +50,13 @@ def launch_mix() -> int:
             expected, bound = judged(inputs, rows)
             assert (np.abs(download_bf16(out)[rows].astype(np.float64) - expected.out) <= bound).all(), shape.key
             checked += 1
+    for reads in (1, 8):  # broken CTAs of either copy
+        source = np.random.default_rng(0).integers(0, 2**32, (reads, 4 * 300), np.uint32)
+        target = upload(np.zeros(4 * 300, np.uint32))
+        launcher.copy(upload(source), target).enqueue()
+        launcher.stream.synchronize()
+        assert np.array_equal(target.get(), np.bitwise_xor.reduce(source))
+        checked += 1
     count, lowest = upload(np.zeros(1, np.uint64)), upload(np.full(1, 2**32 - 1, np.uint32))
     launcher.sigmoid_differences(0x3F000000, 100_000, count, lowest).enqueue()
     launcher.stream.synchronize()

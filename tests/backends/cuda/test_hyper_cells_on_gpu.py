@@ -26,7 +26,7 @@ def test_mix_is_right_and_has_a_share_of_the_copy(command: Command, l2: str) -> 
     outcome = command(*argv)
     assert outcome.code == 0, outcome.err
     rows = json.loads(outcome.out)["rows"]
-    assert [row["status"] for row in rows] == ["ok"] * 6
+    assert [row["status"] for row in rows] == ["ok"] * 7
     shares = [row["copy_share"] for row in rows if not row["kernel"].startswith("copy")]
     assert all(0.05 < share < 1.5 for share in shares)
     assert {row["l2"] for row in rows} == {l2}

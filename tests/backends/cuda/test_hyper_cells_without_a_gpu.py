@@ -18,7 +18,8 @@ from dsa_bench.model.hyper_request import CopyVariant, GateVariant, MixVariant
 from dsa_bench.model.inputs import BF16
 
 FACTS: dict[str, dict[str, int]] = {
-    "pre_mix_branchy": {}, "pre_mix_branch_free": {}, "copy_only": {"tile": 1024}, "gate_mul": {}, "gate_mul_early": {},
+    "pre_mix_branchy": {}, "pre_mix_branch_free": {}, "copy_1_to_1": {"tile": 256}, "copy_8_to_1": {"tile": 256},
+    "gate_mul": {}, "gate_mul_early": {},
     "scaled_silu_branchy": {"tile": 128}, "scaled_silu_branch_free": {"tile": 128},
     "hyper_down_few": {"tile": 3, "max_rows": 8, "width": 10240}, "hyper_down_many": {"tile": 160, "tile_rows": 128},
 }  # fmt: skip
@@ -96,13 +97,14 @@ def test_cold_launches_rotate_through_copies_that_come_to_twice_the_l2() -> None
 def test_a_copy_moves_exactly_the_bytes_of_its_kernel() -> None:
     shape = MixShape(1)
     buffers = CudaMix(backend(), mix_inputs(shape), cold_bytes=0)
-    for kernel, moved in (("pre-mix", shape.mix_bytes), ("scaled-silu", shape.silu_bytes)):
-        call = buffers.call(CopyVariant(kernel))  # type: ignore[arg-type]
+    silu, plain, as_pre_mix = CopyVariant("scaled-silu"), CopyVariant("pre-mix"), CopyVariant("pre-mix", 8)
+    for variant, moved in ((silu, shape.silu_bytes), (plain, shape.mix_bytes), (as_pre_mix, shape.mix_bytes)):
+        call = buffers.call(variant)
         enqueued.clear()
         call.launch(0)
         source, target, vectors = enqueued[0].arguments
-        assert source.nbytes + target.nbytes == 2 * 16 * int(vectors) == moved
-        assert call.kernels == ("copy_only",)
+        assert source.nbytes + target.nbytes == (variant.reads + 1) * 16 * int(vectors) == moved
+        assert call.kernels == (f"copy_{variant.reads}_to_1",)
     assert buffers.outputs(CopyVariant("pre-mix"), 0) == {}
 
 
@@ -184,7 +186,7 @@ def test_a_chain_takes_the_sets_in_turn_over_one_x_and_gives_each_launch_its_out
 
 def test_a_copy_has_the_hash_of_its_own_module() -> None:
     device = object.__new__(hyper_cells.CudaHyper)
-    device._hashes = {"hyper/pre_mix": "a", "ceiling": "b"}  # pyright: ignore[reportPrivateUsage]
+    device._hashes = {"hyper/pre_mix": "a", "hyper/copy": "b"}  # pyright: ignore[reportPrivateUsage]
     assert device.kernel_hash(CopyVariant("pre-mix")) == "b"
     assert device.kernel_hash(MixVariant("pre-mix", "branchy")) == "a"
     device._hashes = {"hyper/gate_mul": "c", "hyper/down": "d"}  # pyright: ignore[reportPrivateUsage]

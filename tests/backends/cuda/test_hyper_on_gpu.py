@@ -85,6 +85,15 @@ def bits_of_sample(launcher: HyperLauncher, first: int, patterns: int) -> tuple[
     return int(count.get()[0]), int(lowest.get()[0])
 
 
+@pytest.mark.parametrize(("reads", "vectors"), [(1, 1), (1, 129), (1, 5000), (8, 1), (8, 257), (8, 5000)])
+def test_a_copy_reads_and_writes_every_vector(mix: HyperLauncher, reads: int, vectors: int) -> None:
+    source = np.random.default_rng(vectors).integers(0, 2**32, (reads, 4 * vectors), np.uint32)
+    target = upload(np.zeros(4 * vectors, np.uint32))
+    mix.copy(upload(source), target).enqueue()
+    mix.stream.synchronize()
+    assert np.array_equal(target.get(), np.bitwise_xor.reduce(source))
+
+
 def test_both_sigmoids_agree_on_all_bit_patterns(mix: HyperLauncher) -> None:
     """Seed 000: bit-identical for all 2^32."""
     assert bits_of_sample(mix, 0, ALL_PATTERNS) == (0, 2**32 - 1)
