@@ -11,7 +11,7 @@ namespace hyper {
 //
 // Computes  out[r, h] = bf16(1/4 * sum over b = 0..3, in this order, of sigmoid(up[r, b, h]) * normed[r, b, h]), FP32.
 // Grid      (ceil(vectors / pre_mix_<form>_threads)), vectors = rows * hidden / 8. A thread owns 8 successive h of one
-//           row, 8 loads of 16 bytes that are all in flight at once.
+//           row, 8 loads of 16 bytes.
 // Block     64 threads.
 // Needs     sm_80+; 4 branches; hidden a multiple of 8; vectors < 2^31; every pointer 16-byte aligned.
 //           A sum beyond FP32's range is infinite.

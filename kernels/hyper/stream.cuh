@@ -2,8 +2,8 @@
 // kernels/hyper/stream.cuh - 16-byte accesses of what is read or written once, by one thread.
 #pragma once
 
-// Reads 16 bytes past L1 of what nobody writes meanwhile. Volatile: ptxas then keeps a thread's loads in one run, all
-// in flight together, where it moves plain ones between the arithmetic to save registers.
+// Reads 16 bytes past L1 of what nobody writes meanwhile. In a row they stay in a row up to ptxas, which may still move
+// some between the arithmetic to save registers (docs/hyper.md).
 __device__ __forceinline__ uint4 load_once(const uint4* from) {
   uint4 x;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
