@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from dsa_bench.model.request import CEILINGS, DENSE
 from dsa_bench.report.plots.names import PictureFormat
 
 if TYPE_CHECKING:
@@ -122,6 +123,20 @@ def plain_log(
 
 def _plain(value: float, _: int) -> str:
     return f"{value:g}"
+
+
+def draw_line(ax: "Axes", names: Sequence[str], name: str, points: Sequence[tuple[float, float]]) -> None:
+    """One kernel's line in a picture of `names`; a ceiling is dotted and grey, dense attention dashed."""
+    if not points:
+        return
+    at, kind = names.index(name), name.partition("/")[0]
+    is_ceiling, is_dense = kind in CEILINGS, kind == DENSE
+    label = f"{name} (ceiling)" if is_ceiling else f"{name} (another computation)" if is_dense else name
+    ax.plot(
+        *zip(*points, strict=True), label=label, marker=MARKERS[at % len(MARKERS)], markersize=4.5, linewidth=1.4,
+        color=GREY if is_ceiling else COLORS[at % len(COLORS)],
+        linestyle=":" if is_ceiling else "--" if is_dense else "-",
+    )  # fmt: skip
 
 
 def legend_below(figure: "Figure", axes: list["Axes"], columns: int = 4) -> None:

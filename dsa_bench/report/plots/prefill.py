@@ -4,13 +4,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsa_bench.model.request import CEILINGS, DENSE
+from dsa_bench.model.request import DENSE
 from dsa_bench.report.cells import CellTable
-from dsa_bench.report.plots.canvas import COLORS, GREY, MARKERS, legend_below, new_figure, plain_log
+from dsa_bench.report.plots.canvas import draw_line, legend_below, new_figure, plain_log
 from dsa_bench.report.plots.subject import NothingToDraw, Subject, grouped, titles
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MAX_COLUMNS = 4
@@ -61,13 +60,15 @@ def draw(subject: Subject) -> "Figure":
         plain_log(above, "y", 10)
         above.set_xlim(ticks[0] / 1.4, ticks[-1] * 1.4)
         for name, points in of_group.items():
-            _line(above, names, name, [(point.rows, point.time_us) for point in points])
+            draw_line(above, names, name, [(point.rows, point.time_us) for point in points])
         if rated:
             below = axes[1][column]
             plain_log(below, "x", 2, ticks)
             below.set_xlim(above.get_xlim())
             for name, points in of_group.items():
-                _line(below, names, name, [(p.rows, p.gathered_tbps) for p in points if p.gathered_tbps is not None])
+                draw_line(
+                    below, names, name, [(p.rows, p.gathered_tbps) for p in points if p.gathered_tbps is not None]
+                )
             below.set_ylim(bottom=0)
         axes[-1][column].set_xlabel("rows")
     axes[0][0].set_ylabel("time (µs)")
@@ -84,16 +85,3 @@ def _place(table: CellTable) -> dict[str, str]:
         "heads": f"{shape['query_heads']}/{shape['kv_heads']}", "head size": shape["head_size"],
         "timer": str(table.timer), "L2": str(table.l2),
     }  # fmt: skip
-
-
-def _line(ax: "Axes", names: list[str], name: str, points: list[tuple[int, float]]) -> None:
-    if not points:
-        return
-    at = names.index(name)
-    is_ceiling, is_dense = name in CEILINGS, name.partition("/")[0] == DENSE
-    label = f"{name} (ceiling)" if is_ceiling else f"{name} (another computation)" if is_dense else name
-    ax.plot(
-        *zip(*points, strict=True), label=label, marker=MARKERS[at % len(MARKERS)], markersize=4.5, linewidth=1.4,
-        color=GREY if is_ceiling else COLORS[at % len(COLORS)],
-        linestyle=":" if is_ceiling else "--" if is_dense else "-",
-    )  # fmt: skip
