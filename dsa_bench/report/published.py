@@ -28,6 +28,13 @@ class Pair(NamedTuple):
     ratio: str
 
 
+class Sigmoids(NamedTuple):
+    """Time of a kernel with the branchy and with the branch-free sigmoid."""
+
+    branchy_us: float
+    branch_free_us: float
+
+
 class Regrets(NamedTuple):
     """Over 20 shapes, as a share of the best swept time."""
 
@@ -92,3 +99,9 @@ SPLIT_REGRETS: dict[tuple[int, str], Regrets] = {
     (2, "seed-384"): Regrets(0.144, 0.384),
 }
 """(resident CTAs on a multiprocessor, rule) -> regret; fewer than 3 by padded shared memory."""
+MIX: dict[tuple[str, int], Sigmoids] = {
+    ("pre-mix", 8192): Sigmoids(112.1, 82.7),
+    ("scaled-silu", 8192): Sigmoids(7.3, 6.1),
+}
+"""(kernel, rows), hidden 2560, rank 320; per launch, of a chunk of 8192 tokens."""
+MIX_SHAPE = {"hidden": "2560", "rank": "320"}

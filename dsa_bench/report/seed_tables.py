@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from dsa_bench.model.errors import BadInput
 from dsa_bench.report import published
-from dsa_bench.report.cells import CellTable, VariantRow
+from dsa_bench.report.cells import CellTable, VariantRow, part_of
 from dsa_bench.report.columns import interval, markdown, percent
 from dsa_bench.report.recorded import Recorded, link
 from dsa_bench.report.regret import ScoredChoice, score, standing
@@ -69,6 +69,60 @@ def regret_table(runs: Sequence[Recorded]) -> str | None:
     columns = ["run", "L2", "resident CTAs", "shapes", "rule", "mean", "95% interval", "max", "naive mean", "naive max",
                f"{DOCUMENT}mean", f"{DOCUMENT}max"]  # fmt: skip
     return _table(columns, [row for one in runs for row in _regret_rows(one)])
+
+
+def mix_table(runs: Sequence[Recorded]) -> str | None:
+    """PreMix and ScaledSilu with either sigmoid, and the branch-free one's share of the fastest copy of its bytes."""
+    columns = ["kernel", "run", "L2", "timer", "rows", "branchy", "branch-free", "speedup", "interval", "of copy",
+               f"{DOCUMENT}branchy", f"{DOCUMENT}branch-free"]  # fmt: skip
+    rows: list[list[str]] = []
+    for one, table in _cells_of(runs, "mix"):
+        first, second = (_form(table, form) for form in ("branchy", "branch-free"))
+        if first is None or second is None:
+            continue
+        part = str(part_of(second.check.kernel))
+        share = NONE if second.gather_share is None else f"{second.gather_share:.0%}"
+        known = published.MIX.get((part, int(table.shape["rows"])))
+        if any(table.shape.get(name) != size for name, size in published.MIX_SHAPE.items()):
+            known = None
+        document = [NONE] * 2
+        if known is not None:
+            document = [_published(one, table, lambda us=us: _document_time(us)) for us in known]
+        place = (str(table.l2), str(table.timer), table.shape["rows"])
+        ours = (_time(first), _time(second), *_ratio(second))
+        rows.append([part, link(one.name, one.link), *place, *ours, share, *document])
+    return _table(columns, rows)
+
+
+def gate_table(runs: Sequence[Recorded]) -> str | None:
+    """gate-mul and its successor in each launch mode; speedups over the plain launch of the same rounds."""
+    columns = ["run", "L2", "timer", "rows", "plain", "pdl", "speedup", "interval", "pdl-early", "early: speedup",
+               "early: interval"]  # fmt: skip
+    rows: list[list[str]] = []
+    for one, table in _cells_of(runs, "gate"):
+        plain, late, early = (_form(table, mode) for mode in ("plain", "pdl", "pdl-early"))
+        if plain is None or late is None or early is None:
+            continue
+        place = (str(table.l2), str(table.timer), table.shape["rows"])
+        rows.append(
+            [link(one.name, one.link), *place, _time(plain), _time(late), *_ratio(late), _time(early), *_ratio(early)]
+        )
+    return _table(columns, rows)
+
+
+def _cells_of(runs: Sequence[Recorded], op: str) -> Iterator[tuple[Recorded, CellTable]]:
+    return ((one, table) for one in runs for table in one.tables if table.op == op and table.rounds)
+
+
+def _form(table: CellTable, form: str) -> VariantRow | None:
+    return next((row for row in table.rows if row.check.variant.endswith(f"/{form}")), None)
+
+
+def _ratio(row: VariantRow) -> tuple[str, str]:
+    """A speedup and its interval."""
+    ratio = row.speedup
+    ends = NONE if ratio is None or ratio.interval is None else "{:.2f}-{:.2f}".format(*ratio.interval)
+    return (NONE if ratio is None else f"{ratio.centre:.2f}x", ends)
 
 
 def _regret_rows(one: Recorded) -> Iterator[list[str]]:
@@ -146,10 +200,7 @@ def _measured(table: CellTable) -> list[str] | None:
     chosen = next((row for row in ours if 0 in row.check.requested or not row.check.requested), None)
     if previous is None or chosen is None:
         return None
-    ratio = chosen.speedup
-    speedup = NONE if ratio is None else f"{ratio.centre:.2f}x"
-    ends = NONE if ratio is None or ratio.interval is None else "{:.2f}-{:.2f}".format(*ratio.interval)
-    return [_time(previous), _time(chosen), speedup, ends, f"{_rms(previous)} / {_rms(chosen)}"]
+    return [_time(previous), _time(chosen), *_ratio(chosen), f"{_rms(previous)} / {_rms(chosen)}"]
 
 
 def _document_pair(one: Recorded, table: CellTable, known: published.Pair | None) -> list[str]:
@@ -187,4 +238,6 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str | None:
     ]
     if not rows:
         return None
-    return markdown([columns[at] for at in shown], [[row[at] for at in shown] for row in rows], ("run", "data", "rule"))
+    return markdown(
+        [columns[at] for at in shown], [[row[at] for at in shown] for row in rows], ("run", "data", "rule", "kernel")
+    )

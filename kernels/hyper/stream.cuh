@@ -12,5 +12,5 @@ __device__ __forceinline__ uint4 load_once(const uint4* from) {
   return x;
 }
 
-// Writes 16 bytes that L2 may evict first: 4 % of the time of 8 streams read and 1 written (decision 0029).
+// Writes 16 bytes that L2 may evict first: 4 % of the time of 8 streams read and 1 written (decision 0032).
 __device__ __forceinline__ void store_once(uint4* to, const uint4& x) { __stcs(to, x); }

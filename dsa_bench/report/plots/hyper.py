@@ -46,7 +46,7 @@ def draw_mix(subject: Subject) -> "Figure":
         plain_log(axes[0][column], "y", 10)
         if any(shares):
             axes[1][column].axhline(100, color="black", linewidth=0.7)
-            axes[1][column].set_ylim(0, 110)
+            axes[1][column].set_ylim(bottom=0)
         axes[-1][column].set_xlabel("rows")
     _head(axes, groups, ("time (µs)", "share of the copy ceiling (%)"))
     legend_below(figure, list(axes.flat), columns=5)
