@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Which backend measures `mix` and `gate`."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from dsa_bench.backends import hyper
@@ -29,3 +31,10 @@ def test_a_kernel_that_does_not_compile_is_no_reason_to_measure_the_cpu(monkeypa
     monkeypatch.setattr(hyper, "_open_gpu", fail(CompileFailed("pre_mix.cu: line 3")))
     with pytest.raises(CompileFailed, match="line 3"):
         hyper.open_hyper("auto", "mix")
+
+
+def test_what_a_gpu_has_to_say_of_its_launches_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device below SM 9.0 launches plainly, and the user hears of it."""
+    old = SimpleNamespace(note="SM 8.6 has no programmatic dependent launch")
+    monkeypatch.setattr(hyper, "_open_gpu", lambda op: old)
+    assert hyper.open_hyper("auto", "gate") == (old, [old.note])

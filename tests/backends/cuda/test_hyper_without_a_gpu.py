@@ -124,3 +124,12 @@ def test_what_a_grid_or_a_device_does_not_take_is_refused() -> None:
     with pytest.raises(CannotMeasure, match=r"SM 8.0 or newer and this is SM 7.5; --backend cpu"):
         hyper.refuse_old_device(Target(75))
     hyper.refuse_old_device(Target(80))
+
+
+@pytest.mark.parametrize(("capability", "mode"), [("8.6", "plain"), ("8.9", "plain"), ("9.0", "pdl"), ("12.0", "pdl")])
+def test_a_device_is_launched_programmatically_from_sm_90_on(
+    monkeypatch: pytest.MonkeyPatch, capability: str, mode: LaunchMode
+) -> None:
+    monkeypatch.setattr(hyper, "cuda_device", lambda: SimpleNamespace(compute_capability=capability, sm_count=84))
+    monkeypatch.setattr(hyper, "compile_modules", lambda *_, **__: [])
+    assert hyper.open_launcher("mix", stream="stream").launched_as("pdl") == mode
