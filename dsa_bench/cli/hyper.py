@@ -26,10 +26,10 @@ SHAPES: dict[HyperOp, type[MixShape] | type[GateShape]] = {"mix": MixShape, "gat
 
 def measure_hyper(op: HyperOp, options: Mapping[str, Any]) -> None:
     """Measure the cells as the command's options say and print their table; or print what would be measured."""
-    from dsa_bench.sweep.hyper_plan import hyper_plan, refuse_gpu_options
-
     request = hyper_request(op, options)
     _refuse_contradictions(options)
+    from dsa_bench.sweep.hyper_plan import hyper_plan, refuse_gpu_options
+
     refuse_gpu_options(request, options["backend"])
     if options["plan"]:
         emit(hyper_plan(request, options["backend"]))
