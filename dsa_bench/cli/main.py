@@ -13,6 +13,7 @@ from dsa_bench.cli.check import check
 from dsa_bench.cli.compare import compare
 from dsa_bench.cli.console import emit, note, prepare_streams
 from dsa_bench.cli.decode import decode
+from dsa_bench.cli.dense import dense
 from dsa_bench.cli.env import env
 from dsa_bench.cli.gate import gate
 from dsa_bench.cli.kernels import kernels
@@ -31,7 +32,7 @@ from dsa_bench.model.errors import BadInput, CannotMeasure, DsaBenchError
 INTERRUPTED = 130
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (decode, prefill, mix, gate, tune, report, plot, regret, compare, ab, check, kernels, env):
+for command in (decode, prefill, dense, mix, gate, tune, report, plot, regret, compare, ab, check, kernels, env):
     app.command(cls=ListCommand)(command)
 app.command("run", cls=ListCommand)(run_sweep)
 app.add_typer(rule, name="rule")
@@ -52,7 +53,7 @@ def dsa_bench(
 ) -> None:
     """Measure and check INT8-KV sparse attention on NVIDIA GPUs.
 
-    DSA_BENCH_<NAME> sets a value option of decode, prefill, mix or gate, or a list option of any command; --rows 1 8,
+    DSA_BENCH_<NAME> sets a value option of decode, prefill, dense, mix or gate, or a list option of any command; --rows 1 8,
     --rows 1,8 and --rows 1 --rows 8 are the same.
     """
 

@@ -13,11 +13,14 @@ from dsa_bench.cli.values import (
     integer_list,
     name_and_value,
     name_list,
+    names,
     one_integer,
     one_number,
     one_of,
     share,
 )
+from dsa_bench.model.dense import DENSE_KERNELS, DTYPES
+from dsa_bench.model.dense_request import DEFAULT_RULES
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.hyper_request import MIX_KERNELS
 from dsa_bench.model.request import BACKENDS, L2_MODES, SPARSE_KERNELS, TIMERS
@@ -75,6 +78,35 @@ Branches = Annotated[int, _option("--branches", one_integer(1), "Branches of the
 Rank = Annotated[int, _option("--rank", one_integer(1), "Channels of the low-rank tensor, a multiple of 8.", "N")]
 Gated = Annotated[int, _option("--gated", one_integer(1), "Channels that gate-mul writes, a multiple of 8.", "N")]
 Width = Annotated[int, _option("--width", one_integer(1), "Channels that are projected, a multiple of 32.", "N")]
+Capacity = Annotated[list[int], list_option("--capacity", integer_list(1), "Keys that the cache has room for.", "N...")]
+Length = Annotated[
+    list[int], list_option("--length", integer_list(0), "Live keys, in each capacity; the device reads it.", "N...")
+]
+Batch = Annotated[
+    list[int], list_option("--batch", integer_list(1), "Batch entries; rows are batch x query heads.", "N...")
+]
+HeadSize = Annotated[int, _option("--head-size", one_integer(1), "Channels of queries and keys.", "N")]
+ValueHeadSize = Annotated[int, _option("--value-head-size", one_integer(1), "Channels of values.", "N")]
+Dtype = Annotated[
+    list[str], list_option("--dtype", name_list((*DTYPES,)), f"Of every tensor: {', '.join(DTYPES)}.", "NAME...")
+]
+DenseRules = Annotated[
+    list[str] | None,
+    list_option(
+        "--rule",
+        names,
+        "off, fixed:N (N keys per split), seed-adaptive, adaptive, live. "
+        f"[default: {' '.join(DEFAULT_RULES)}; off and what ONNX_GENAI_ATTN_SPLIT_CHUNK pins, where it is set]",
+        "NAME...",
+    ),
+]
+DenseKernels = Annotated[
+    list[str], list_option("--kernels", name_list(DENSE_KERNELS), f"From {', '.join(DENSE_KERNELS)}.", "NAME...")
+]
+LiveCeiling = Annotated[
+    bool | None,
+    typer.Option("--ceiling/--no-ceiling", help="Measure a copy of the live bytes. [default: on a GPU]"),
+]
 MixKernels = Annotated[
     list[str], list_option("--kernels", name_list(MIX_KERNELS), f"From {', '.join(MIX_KERNELS)}.", "NAME...")
 ]

@@ -4,9 +4,13 @@
 import re
 from collections.abc import Mapping
 
-from dsa_bench.model import hyper, shape
+from dsa_bench.model import dense, hyper, shape
 
-CELL_KEYS: dict[str, re.Pattern[str]] = {**dict.fromkeys(shape.OPS, shape.CELL_KEY), **hyper.CELL_KEYS}
+CELL_KEYS: dict[str, re.Pattern[str]] = {
+    **dict.fromkeys(shape.OPS, shape.CELL_KEY),
+    **hyper.CELL_KEYS,
+    "dense": dense.DENSE_CELL_KEY,
+}
 """Operator -> what the keys of its cells look like."""
 
 
@@ -17,8 +21,14 @@ def is_cell_key(key: str) -> bool:
 
 
 def cell_words(parts: Mapping[str, str], *, heads: bool = True) -> str:
-    """The parts of a key as a heading. `heads` adds those of sparse attention."""
+    """The parts of a key as a heading. `heads` adds those of attention."""
     if parts.get("op") in hyper.HYPER_OPS:
         return ", ".join(f"{name} {value}" for name, value in parts.items() if name not in ("op", "branches"))
+    if parts.get("op") == "dense":
+        words = f"capacity {parts['capacity']}, length {parts['length']}"
+        words += "" if parts["batch"] == "1" else f", batch {parts['batch']}"
+        words += "" if parts["query_len"] == "1" else f", queries {parts['query_len']}"
+        sizes = f"heads {parts['query_heads']}/{parts['kv_heads']} x {parts['head_size']}/{parts['value_head_size']}"
+        return f"{words}, {sizes}, {parts['dtype']}" if heads else words
     words = f"rows {parts['rows']}, context {parts['context']}, candidates {parts['candidates']}"
     return f"{words}, heads {parts['query_heads']}/{parts['kv_heads']}" if heads else words

@@ -2,8 +2,9 @@
 """Dense decode: its shape, its tensors on the host, and how a row's keys are shared out."""
 
 import hashlib
+import re
 from dataclasses import asdict, dataclass, fields
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ DTYPES: dict[DenseDtype, np.dtype[np.generic]] = {
     "f16": np.dtype(np.float16),
     "bf16": BF16,
 }
+DenseKernel = Literal["previous", "fast"]
+DENSE_KERNELS: tuple[DenseKernel, ...] = ("previous", "fast")
 MAX_CAPACITY = 2**30 - 1
 """Kernels count keys in 32 bits and look a few steps ahead of the end."""
 MIN_LIVE_CHUNK = 128
@@ -86,9 +89,34 @@ class DenseShape:
         return keys * (self.head_size + self.value_head_size) * DTYPES[self.dtype].itemsize
 
     @property
+    def cache_bytes(self) -> int:
+        """K and V bytes of the whole capacity."""
+        keys = self.batch * self.kv_heads * self.capacity
+        return keys * (self.head_size + self.value_head_size) * DTYPES[self.dtype].itemsize
+
+    @property
     def key(self) -> str:
         """The cell's name in records. Cells of two runs match when their keys are equal."""
         return f"op=dense,dtype={self.dtype}," + ",".join(f"{name}={value}" for name, value in self.sizes.items())
+
+
+DENSE_CELL_KEY = re.compile(
+    f"op=dense,dtype=({'|'.join(DTYPES)})"
+    + "".join(
+        f",{field.name}=({'0|' if field.name == 'length' else ''}[1-9][0-9]{{0,17}})"
+        for field in fields(DenseShape)
+        if field.name != "dtype"
+    )
+)
+"""What `DenseShape.key` looks like."""
+
+
+def dense_shape_of_key(key: str) -> DenseShape:
+    """The shape that a cell is named after. Raises BadInput if it is another operator's, or its sizes cannot be one."""
+    if not DENSE_CELL_KEY.fullmatch(key):
+        raise BadInput(f"{key}: is no cell of dense; name a record of it")
+    _, (_, dtype), *sizes = (part.split("=", 1) for part in key.split(","))
+    return DenseShape(dtype=cast("DenseDtype", dtype), **{name: int(size) for name, size in sizes})
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
 Published as JSON Schema in docs/schemas/record.schema.json.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 SCHEMA = "dsa-bench/record"
@@ -39,8 +39,10 @@ class Check:
     rules           names of the split rules, of those asked, that choose this variant; absent in older records
     rms_error       RMS(out - reference) / RMS(reference) over the checked rows
     rounding_floor  the same for the FP64 reference rounded to BF16
-    gathered_bytes  K and V bytes that one call gathers; None for dense attention, which gathers nothing, and in lines
-                    from before the field was there
+    gathered_bytes  K and V bytes that one call gathers, or of dense decode the live ones, which it reads; None for the
+                    dense line of sparse attention, and in lines from before the field was there
+    facts           of dense decode's launch: `chunk` keys per split, splits `alive` at the length, `resident` CTAs of an
+                    SM, `waves` on the whole device, `occupancy` (docs/dense.md); empty for other operators
     """
 
     cell: str
@@ -58,6 +60,7 @@ class Check:
     rounding_floor: float | None
     rules: tuple[str, ...] = ()
     gathered_bytes: int | None = None
+    facts: dict[str, float] = field(default_factory=dict[str, float])
     kind: Literal["check"] = "check"
 
 
@@ -92,7 +95,7 @@ class Visit(NamedTuple):
 
 
 Line = Header | Check | Visit
-LATER_FIELDS: dict[type, frozenset[str]] = {Check: frozenset({"rules", "gathered_bytes"})}
+LATER_FIELDS: dict[type, frozenset[str]] = {Check: frozenset({"rules", "gathered_bytes", "facts"})}
 """Fields that lines of this schema's first runs lack: a reader takes their default."""
 
 

@@ -24,6 +24,7 @@ from dsa_bench.model.schema import misfitting_field
 LONGEST_US = 1e15
 """Thirty years: no visit is longer, and sums of such times are finite."""
 LARGEST_RMS = 1e300
+LARGEST_FACT = 2.0**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,9 @@ def _validate_check(check: Check, place: str) -> None:
         raise BadInput(f"{place}: splits, tiles_per_split and ctas count something and are not negative")
     if check.gathered_bytes is not None and not 0 <= check.gathered_bytes < 2**63:
         raise BadInput(f"{place}: gathered_bytes is a number of bytes or null, not {check.gathered_bytes!r:.40}")
+    for name, fact in check.facts.items():
+        if not 0 <= fact < LARGEST_FACT:
+            raise BadInput(f"{place}: facts.{name} is a number of up to {LARGEST_FACT:g}, not {fact!r:.40}")
     for error in (check.rms_error, check.rounding_floor):
         if error is not None and not 0 <= error <= LARGEST_RMS:
             raise BadInput(

@@ -99,3 +99,24 @@ def rounding_floor(answer: DenseReference, dtype: DenseDtype) -> float:
     rounded = answer.out.astype(DTYPES[dtype]).astype(np.float64)
     size = float(np.sqrt(np.mean(np.square(answer.out))))
     return float(np.sqrt(np.mean(np.square(rounded - answer.out)))) / size if size else 0.0
+
+
+FEW_ROUNDINGS = 4
+"""How many roundings the RMS error of a right kernel stays within."""
+
+
+def rms_limit(inputs: DenseInputs, answer: DenseReference) -> float:
+    """A relative RMS error that no right kernel reaches, where a bound for the worst case sees little.
+
+    Roundings are taken as independent: FEW_ROUNDINGS times those of the store, of sums of `length` values of their
+    RMS, and of logits of `head_size` products, each of which moves its weight by that share.
+    """
+    shape = inputs.shape
+    size = float(np.sqrt(np.mean(np.square(answer.out))))
+    if not size:
+        return np.inf
+    values = float(np.sqrt(np.mean(np.square(inputs.value[0, 0, : shape.length].astype(np.float64)))))
+    spread = inputs.softmax_scale * shape.head_size**0.5
+    spread *= float(np.sqrt(np.mean(np.square(inputs.query.astype(np.float64)))))
+    sums = U_FP32 * (shape.length**0.5 * values + shape.head_size**0.5 * spread * size)
+    return FEW_ROUNDINGS * (UNIT[shape.dtype] * size + HALF_SMALLEST[shape.dtype] + sums) / size

@@ -5,11 +5,13 @@ The live length is not among the arguments: a launch that is captured once is re
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from dsa_bench.model.dense import MIN_LIVE_CHUNK, DensePlan
+from dsa_bench.model.dense import MIN_LIVE_CHUNK, DenseKernel, DensePlan, DenseShape
+from dsa_bench.model.dense_request import AUTO_RULE, DEFAULT_RULES, OFF, DenseVariant
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.shape import ceil_div
+from dsa_bench.splits.geometry import AUTOMATIC, TUNED
 
 TARGET_CTAS = 512
 """CTAs of a launch, about one wave of the document's kernel on 132 SMs (seed 004: ATTN_SPLIT_TARGET_BLOCKS)."""
@@ -19,8 +21,9 @@ MAX_SPLITS = 64
 """Splits that the workspace and the combining kernels are made for (seed 004: ATTN_SPLIT_MAX_SPLITS)."""
 CHUNK_VARIABLE = "ONNX_GENAI_ATTN_SPLIT_CHUNK"
 """The environment variable that pins the chunk, as in seed 004."""
-RULES = ("off", "fixed:256", "seed-adaptive", "adaptive", "live")
+RULES = DEFAULT_RULES
 """Every rule by the name that asks for it; fixed takes any positive chunk."""
+FIXED_NAME = re.compile(r"fixed:0*([1-9][0-9]{0,9})", re.ASCII)
 
 DenseRule = Callable[[int, int], DensePlan]
 """(capacity [keys], rows [rows]) -> plan. No launch for zero of either."""
@@ -77,17 +80,47 @@ def live(capacity: int, rows: int) -> DensePlan:
 
 def parse_rule(name: str) -> DenseRule:
     """The rule of a name: one of RULES, or fixed:N. BadInput for any other."""
-    plain: dict[str, DenseRule] = {"off": off, "seed-adaptive": seed_adaptive, "adaptive": adaptive, "live": live}
+    plain: dict[str, DenseRule] = {OFF: off, AUTO_RULE: seed_adaptive, "adaptive": adaptive, "live": live}
     if name in plain:
         return plain[name]
-    if match := re.fullmatch(r"fixed:0*([1-9][0-9]{0,9})", name, re.ASCII):
+    if match := FIXED_NAME.fullmatch(name):
         chunk = int(match[1])
         return lambda capacity, rows: fixed(capacity, rows, chunk)
     raise BadInput(f"--rule {name}: must be off, fixed:N with N keys per split, seed-adaptive, adaptive or live")
 
 
-def pinned_rule(environment: Mapping[str, str]) -> DenseRule | None:
-    """The rule that ONNX_GENAI_ATTN_SPLIT_CHUNK pins: fixed:N. None where it is unset or empty.
+def requested_chunk(name: str) -> int | None:
+    """What a rule's name asks for in place of a chunk: N of fixed:N, 0 for the automatic rule; None for any other."""
+    match = FIXED_NAME.fullmatch(name)
+    return int(match[1]) if match else AUTOMATIC if name == AUTO_RULE else None
+
+
+def dense_variants(
+    kernels: Iterable[DenseKernel], rules: Iterable[str], shape: DenseShape, tuned: int | None = None
+) -> list[DenseVariant]:
+    """The launches of a cell, kernel by kernel, each once with all the rules that choose it.
+
+    tuned  a map's chunk, 0 for the automatic rule; measured as the rule `map`
+    Raises BadInput for a name that is no rule's.
+    """
+    asked = [(name, parse_rule(name), requested_chunk(name)) for name in rules]
+    if tuned is not None:
+        asked.append((TUNED, parse_rule(f"fixed:{tuned}" if tuned else AUTO_RULE), tuned))
+    found: dict[str, tuple[DensePlan, list[str], list[int]]] = {}
+    for name, rule, chunk in asked:
+        plan = rule(shape.capacity, shape.rows)
+        _, names, chunks = found.setdefault(plan.name, (plan, [], []))
+        names.append(name)
+        chunks += [] if chunk is None or chunk in chunks else [chunk]
+    return [
+        DenseVariant(kernel, plan, tuple(chunks), tuple(names))
+        for kernel in kernels
+        for plan, names, chunks in found.values()
+    ]
+
+
+def pinned_name(environment: Mapping[str, str]) -> str | None:
+    """The name of the rule that ONNX_GENAI_ATTN_SPLIT_CHUNK pins: fixed:N. None where it is unset or empty.
 
     Raises BadInput for anything but a positive decimal integer of ASCII digits.
     """
@@ -96,7 +129,7 @@ def pinned_rule(environment: Mapping[str, str]) -> DenseRule | None:
         return None
     if not re.fullmatch(r"0*[1-9][0-9]{0,9}", said, re.ASCII):
         raise BadInput(f"{CHUNK_VARIABLE}={said}: must be a positive number of keys per split; unset it for the rule")
-    return parse_rule(f"fixed:{said}")
+    return f"fixed:{int(said)}"
 
 
 def _shared(capacity: int, rows: int, splits: int) -> DensePlan:

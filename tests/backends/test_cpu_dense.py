@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsa_bench.backends.cpu import dense
-from dsa_bench.backends.cpu.dense import KERNELS, DenseKernel
 from dsa_bench.data.dense import dense_inputs
-from dsa_bench.model.dense import DTYPES, DenseDtype, DenseInputs, DensePlan, DenseShape
+from dsa_bench.model.dense import DENSE_KERNELS, DTYPES, DenseDtype, DenseInputs, DenseKernel, DensePlan, DenseShape
 from dsa_bench.oracle.dense import dense_reference
 from dsa_bench.splits.dense import RULES, live, parse_rule
 
@@ -32,7 +31,7 @@ def check(inputs: DenseInputs, plan: DensePlan, kernel: DenseKernel) -> np.ndarr
     return out
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_type_and_split_is_inside_the_bound(dtype: DenseDtype, kernel: DenseKernel) -> None:
     for length in (1, 127, 128, 129, 700, 1024):
@@ -41,7 +40,7 @@ def test_every_type_and_split_is_inside_the_bound(dtype: DenseDtype, kernel: Den
             check(inputs, plan, kernel)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule(rule: str, kernel: DenseKernel) -> None:
     for length in (24, 520):
@@ -49,7 +48,7 @@ def test_every_rule(rule: str, kernel: DenseKernel) -> None:
         check(inputs, parse_rule(rule)(SHAPE.capacity, SHAPE.rows), kernel)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 def test_masks_caps_and_limits(kernel: DenseKernel) -> None:
     shape = DenseShape(300, 200, 4, 2, 16, 8, batch=2, query_len=3)
     plain = dense_inputs(shape)
@@ -68,7 +67,7 @@ def test_masks_caps_and_limits(kernel: DenseKernel) -> None:
             check(replace(plain, **changes), plan, kernel)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
 def test_a_row_with_nothing_live_gives_zeros(kernel: DenseKernel, plan: DensePlan) -> None:
     inputs = dense_inputs(replace(SHAPE, length=0))
@@ -78,7 +77,7 @@ def test_a_row_with_nothing_live_gives_zeros(kernel: DenseKernel, plan: DensePla
         assert not attend(nothing, plan, kernel).view(np.uint16).any()
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("length", [1, 24, 127, 128])
 def test_a_row_that_fits_one_split_has_the_bits_of_attention_row(
@@ -105,7 +104,7 @@ def test_previous_adds_keys_one_at_a_time_in_ascending_order() -> None:
     assert dense.attend(inputs, 0, DensePlan(1, 4))[0] == 0.25
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 def test_keys_beyond_the_live_length_are_not_read(kernel: DenseKernel) -> None:
     inputs = dense_inputs(SHAPE)
     clean = {plan: attend(inputs, plan, kernel) for plan in PLANS}
@@ -115,7 +114,7 @@ def test_keys_beyond_the_live_length_are_not_read(kernel: DenseKernel) -> None:
         assert np.array_equal(attend(inputs, plan, kernel), expected)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 @settings(deadline=None)
 @given(place=st.integers(0, 699), plan=st.sampled_from(PLANS))
 def test_a_needle_anywhere_is_found(kernel: DenseKernel, place: int, plan: DensePlan) -> None:
@@ -132,7 +131,7 @@ def test_a_needle_anywhere_is_found(kernel: DenseKernel, place: int, plan: Dense
     heads=st.sampled_from([(1, 1), (4, 1), (6, 2)]),
     sizes=st.tuples(st.integers(1, 40), st.integers(1, 40)),
     rule=st.sampled_from([*RULES, "fixed:1", "fixed:7"]),
-    kernel=st.sampled_from(KERNELS),
+    kernel=st.sampled_from(DENSE_KERNELS),
     dtype=st.sampled_from(list(DTYPES)),
     std=st.sampled_from([0.0, 1.4, 40.0]),
 )

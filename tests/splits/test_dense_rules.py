@@ -20,7 +20,7 @@ from dsa_bench.splits.dense import (
     live,
     off,
     parse_rule,
-    pinned_rule,
+    pinned_name,
     seed_adaptive,
 )
 
@@ -131,13 +131,12 @@ def test_an_unknown_rule_is_one_line(name: str) -> None:
 
 
 def test_the_variable_pins_the_chunk() -> None:
-    pinned = pinned_rule({CHUNK_VARIABLE: "256"})
-    assert pinned is not None
-    assert geometry(pinned(4096, 16)) == (16, 256)
-    assert pinned_rule({}) is pinned_rule({CHUNK_VARIABLE: ""}) is None
+    assert pinned_name({CHUNK_VARIABLE: "0256"}) == "fixed:256"
+    assert geometry(parse_rule("fixed:256")(4096, 16)) == (16, 256)
+    assert pinned_name({}) is pinned_name({CHUNK_VARIABLE: ""}) is None
     for said in ("0", "-1", "x", " 256", "1e3", "２", "9" * 40):
         with pytest.raises(BadInput, match=f"{CHUNK_VARIABLE}="):
-            pinned_rule({CHUNK_VARIABLE: said})
+            pinned_name({CHUNK_VARIABLE: said})
 
 
 def test_a_plan_without_keys_or_splits_is_none() -> None:

@@ -5,16 +5,14 @@
 `fast` leaves the order to BLAS; its split 0 has the bits of its monolithic row in the same way.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.dense import DTYPES, DenseInputs, DensePlan
+from dsa_bench.model.dense import DTYPES, DenseInputs, DenseKernel, DensePlan
 
 F32 = NDArray[np.float32]
-DenseKernel = Literal["previous", "fast"]
-KERNELS: tuple[DenseKernel, ...] = ("previous", "fast")
 
 
 class Partial(NamedTuple):

@@ -7,7 +7,7 @@ The parameter lists and grids are the contracts at the head of kernels/dense/*.c
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,11 @@ from dsa_bench.backends.cuda.memory import Device, allocate, upload
 from dsa_bench.jit.load import load_module
 from dsa_bench.jit.modules import compile_modules, module_hash
 from dsa_bench.jit.target import Target
-from dsa_bench.model.dense import DTYPES, DenseInputs, DensePlan, DenseShape
+from dsa_bench.model.dense import DTYPES, DenseInputs, DenseKernel, DensePlan, DenseShape
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import BF16
 from dsa_bench.model.shape import ceil_div
 
-DenseKernel = Literal["previous", "fast"]
 MODULES: dict[DenseKernel, str] = {"previous": "dense/attention_row", "fast": "dense/attention_fast"}
 PREFIX: dict[DenseKernel, str] = {"previous": "attention", "fast": "fast"}
 CHANNELS_PER_VECTOR = 64

@@ -30,11 +30,19 @@ def cuda_device() -> DeviceFacts:
 
 def smem_opt_in_bytes() -> int:
     """Shared memory that a block of device 0 may have at most, once its kernel has asked for it."""
+    return _attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", "shared memory")
+
+
+def warps_per_sm() -> int:
+    """Warps that a multiprocessor of device 0 holds at most."""
+    return _attribute("MAX_THREADS_PER_MULTIPROCESSOR", "threads") // 32
+
+
+def _attribute(name: str, what: str) -> int:
     driver = load("cuda.bindings.driver")
-    attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-    status, *value = driver.cuDeviceGetAttribute(attribute, 0)
+    status, *value = driver.cuDeviceGetAttribute(getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), 0)
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise CannotMeasure(f"the driver does not tell the device's shared memory ({status.name}); see dsa-bench env")
+        raise CannotMeasure(f"the driver does not tell the device's {what} ({status.name}); see dsa-bench env")
     return int(value[0])
 
 

@@ -75,7 +75,7 @@ class KernelLaunch:
     """A kernel with its grid and arguments on one stream. With `dependent`, it may start before the kernel ahead of it
     ends (programmatic dependent launch); it must then wait for that kernel itself.
 
-    name, ctas  the kernel's name, and its thread blocks
+    name, ctas, threads  the kernel's name, its thread blocks, and the threads of one
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class KernelLaunch:
         driver = load("cuda.bindings.driver")
         self._kernel = kernel
         self.name = kernel.name
+        self.threads = kernel.threads
         self.ctas = grid[0] * grid[1] * grid[2]
         self._arguments = list(arguments)  # keeps device memory alive
         self._values = [_parameter(argument) for argument in arguments]

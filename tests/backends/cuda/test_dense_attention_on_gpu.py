@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from dense_runs import DenseRun, poison_of
 
-from dsa_bench.backends.cpu.dense import KERNELS
-from dsa_bench.backends.cuda.dense import DenseDeviceInputs, DenseKernel, DenseLauncher, DenseWorkspace, allocate_output
+from dsa_bench.backends.cuda.dense import DenseDeviceInputs, DenseLauncher, DenseWorkspace, allocate_output
 from dsa_bench.backends.cuda.memory import allocate
 from dsa_bench.data.dense import dense_inputs
 from dsa_bench.jit.target import device_target
-from dsa_bench.model.dense import DTYPES, DenseDtype, DenseInputs, DensePlan, DenseShape
+from dsa_bench.model.dense import DENSE_KERNELS, DTYPES, DenseDtype, DenseInputs, DenseKernel, DensePlan, DenseShape
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.oracle.dense import DenseReference, dense_reference
 from dsa_bench.splits.dense import RULES, live, parse_rule
@@ -53,7 +52,7 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
     return np.array_equal(one.view(np.uint8), other.view(np.uint8))
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_type_rule_and_length(
@@ -64,7 +63,7 @@ def test_every_type_rule_and_length(
         check(backend, launcher, kernel, parse_rule(rule)(CAPACITY, 16), inputs, answer)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_that_fits_one_split_has_the_bits_of_the_monolithic_kernel(
     backend: Any, launcher: DenseLauncher, dtype: DenseDtype, kernel: DenseKernel
@@ -80,7 +79,7 @@ def test_a_row_that_fits_one_split_has_the_bits_of_the_monolithic_kernel(
             assert same_bits(check(backend, launcher, kernel, plan, inputs), whole), (length, plan.name)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_captured_launch_follows_the_live_length(
@@ -101,7 +100,7 @@ def test_a_captured_launch_follows_the_live_length(
         assert same_bits(captured.output(), check(backend, launcher, kernel, plan, inputs, answer)), length
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 def test_a_length_that_is_none_is_clamped_on_the_device(
     backend: Any, launcher: DenseLauncher, kernel: DenseKernel
 ) -> None:
@@ -115,7 +114,7 @@ def test_a_length_that_is_none_is_clamped_on_the_device(
             assert same_bits(run.output(), expected), (plan.name, said)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_batches_groups_masks_caps_and_limits(
     backend: Any, launcher: DenseLauncher, dtype: DenseDtype, kernel: DenseKernel
@@ -141,7 +140,7 @@ def test_batches_groups_masks_caps_and_limits(
         check(backend, launcher, kernel, plan, replace(plain, **change))
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_with_nothing_live_gives_zeros(
     backend: Any, launcher: DenseLauncher, dtype: DenseDtype, kernel: DenseKernel
@@ -165,7 +164,7 @@ def test_head_sizes_of_whole_vectors(
 ) -> None:
     inputs = dense_inputs(DenseShape(700, 650, 4, 2, head_size, value_head_size, dtype=dtype), seed=head_size)
     answer = dense_reference(inputs)
-    for kernel, plan in itertools.product(KERNELS, (DensePlan(1, 700), DensePlan(5, 140), live(700, 4))):
+    for kernel, plan in itertools.product(DENSE_KERNELS, (DensePlan(1, 700), DensePlan(5, 140), live(700, 4))):
         check(backend, launcher, kernel, plan, inputs, answer)
 
 
@@ -199,7 +198,7 @@ def test_previous_takes_buffers_aligned_to_their_elements(
         run.check(dense_reference(inputs))
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_keys_beyond_the_live_length_are_not_read(
     backend: Any, launcher: DenseLauncher, dtype: DenseDtype, kernel: DenseKernel
@@ -215,7 +214,7 @@ def test_keys_beyond_the_live_length_are_not_read(
             assert same_bits(clean, dirty)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 def test_a_needle_at_every_boundary_of_steps_warps_and_splits(
     backend: Any, launcher: DenseLauncher, kernel: DenseKernel
 ) -> None:
@@ -229,7 +228,7 @@ def test_a_needle_at_every_boundary_of_steps_warps_and_splits(
             assert np.array_equal(out, np.repeat(inputs.value[0, 0, place][None], 2, axis=0)), (place, plan.name)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 def test_rising_and_falling_scores_and_one_far_above_the_rest(
     backend: Any, launcher: DenseLauncher, kernel: DenseKernel
 ) -> None:
@@ -244,7 +243,7 @@ def test_rising_and_falling_scores_and_one_far_above_the_rest(
             check(backend, launcher, kernel, plan, inputs)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 def test_many_rows(backend: Any, launcher: DenseLauncher, kernel: DenseKernel) -> None:
     inputs = dense_inputs(DenseShape(512, 500, 20, 2, 64, 64, batch=10, query_len=3))
     for rule in RULES:
@@ -253,7 +252,7 @@ def test_many_rows(backend: Any, launcher: DenseLauncher, kernel: DenseKernel) -
         check(backend, launcher, kernel, plan, inputs)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 def test_offsets_beyond_two_to_the_31(backend: Any, launcher: DenseLauncher, kernel: DenseKernel) -> None:
     """D6, vllm-project/vllm#47671: KV head 1 starts at element 2^31 + 256 of the keys."""
     small = dense_inputs(DenseShape(160, 150, 2, 2, 256, 8))
@@ -280,7 +279,7 @@ def test_offsets_beyond_two_to_the_31(backend: Any, launcher: DenseLauncher, ker
         DenseRun(backend, launcher, kernel, plan, claimed, device=device).check(answer)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 def test_the_same_input_gives_the_same_bits(backend: Any, launcher: DenseLauncher, kernel: DenseKernel) -> None:
     inputs, answer = drawn("f16", 2600)
     run = DenseRun(backend, launcher, kernel, DensePlan(32, 128), inputs)
@@ -296,7 +295,7 @@ def test_a_lost_split_would_fail_the_check(backend: Any, launcher: DenseLauncher
     lost = replace(inputs, mask=np.zeros((1, 1, CAPACITY), np.float32))
     assert lost.mask is not None
     lost.mask[..., 640:768] = -np.inf
-    for kernel in KERNELS:
+    for kernel in DENSE_KERNELS:
         with pytest.raises(AssertionError, match="of the bound"):
             check(backend, launcher, kernel, DensePlan(32, 128), lost, answer)
 

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsa_bench.backends.cpu.dense import KERNELS
 from dsa_bench.backends.cuda import dense as cuda
-from dsa_bench.backends.cuda.dense import DenseDeviceInputs, DenseKernel, DenseLauncher, DenseWorkspace, device_kernels
+from dsa_bench.backends.cuda.dense import DenseDeviceInputs, DenseLauncher, DenseWorkspace, device_kernels
 from dsa_bench.data.dense import dense_inputs
 from dsa_bench.jit.target import Target
-from dsa_bench.model.dense import DTYPES, DenseDtype, DensePlan, DenseShape
+from dsa_bench.model.dense import DENSE_KERNELS, DTYPES, DenseDtype, DenseKernel, DensePlan, DenseShape
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.splits.dense import live
 
@@ -81,7 +80,7 @@ def given(arguments: list[Any]) -> list[str]:
     return [kinds[type(argument)] for argument in arguments]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
 def test_arguments_are_what_the_kernels_declare(
     root: Path, launches: Any, kernel: DenseKernel, plan: DensePlan
@@ -93,7 +92,7 @@ def test_arguments_are_what_the_kernels_declare(
         assert given(launch.arguments) == declared(root, module, launch.name.removesuffix("_f16")), launch.name
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_grids_follow_the_contracts(launches: Any, kernel: DenseKernel, dtype: DenseDtype) -> None:
     shape = DenseShape(512, 300, 4, 2, 64, 160, batch=2, query_len=3, dtype=dtype)

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: MIT
+"""The cells of `dense`: data, checked variants, and a copy of the same bytes beside them."""
+
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from dsa_bench.backends.dense import DenseBackend, DenseCall, DenseCellBuffers
+from dsa_bench.bench.check import compare_rows
+from dsa_bench.bench.variant import Checked, Variant
+from dsa_bench.data.dense import dense_inputs
+from dsa_bench.model.dense import DTYPES, DenseInputs, DensePlan, DenseShape
+from dsa_bench.model.dense_request import COPY, OFF, DenseRequest, DenseVariant
+from dsa_bench.model.errors import CompileFailed, VariantRefused
+from dsa_bench.model.record import Check
+from dsa_bench.oracle.dense import DenseReference, dense_reference, rms_limit, rounding_floor
+from dsa_bench.splits.dense import dense_variants
+from dsa_bench.sweep.memory import refuse_beyond
+from dsa_bench.sweep.runs import Listener, Prepared
+
+DRAWN_SHARE = 3
+"""Memory that a cell takes at most, in sizes of its cache: drawing holds 16-bit numbers and one head's more beside."""
+
+
+class DenseOperator:
+    """A request for `dense`, as runs.Operator. The request has decided what it left to the device."""
+
+    def __init__(self, request: DenseRequest, backend: DenseBackend, l2: str) -> None:
+        self._request = request
+        self._backend = backend
+        self._l2 = l2
+        self._drawn: DenseInputs | None = None
+        self.device = replace(backend.device, resident_ctas=_resident(request, backend))
+        self.policy = request.policy
+        self.seed = request.seed
+        self.plan: Mapping[str, Any] = recorded_plan(request)
+        self.cells: Sequence[str] = [shape.key for shape in request.shapes]
+
+    def kernel_hashes(self) -> dict[str, str]:
+        """Kernels that do not take the request's shapes have none."""
+        hashes: dict[str, str] = {}
+        for kernel in (*self._request.kernels, *([COPY] if self._request.ceiling else [])):
+            for shape in self._request.shapes:
+                hashes.setdefault(kernel, hash_of(self._backend, kernel, shape))
+        return hashes
+
+    def refuse_beyond_limits(self) -> None:
+        for shape in self._request.shapes:
+            refuse_beyond(shape.key, DRAWN_SHARE * shape.cache_bytes, "ask for less --capacity, --batch or --kv-heads")
+
+    @contextmanager
+    def load(self, number: int) -> "Generator[DenseCell]":
+        shape = self._request.shapes[number]
+        inputs = self._inputs(shape)
+        tuned = self._request.tuned_value(shape)
+        variants = dense_variants(self._request.kernels, self._request.rules, shape, tuned)
+        buffers = self._backend.load(inputs, self._l2)
+        try:
+            yield DenseCell(variants, self._request.ceiling is True, self._backend, inputs, buffers)
+        finally:
+            buffers.close()
+
+    def _inputs(self, shape: DenseShape) -> DenseInputs:
+        """Drawn, or the last cell's with another length: such cells share every byte."""
+        last = self._drawn
+        if last is None or replace(last.shape, length=shape.length) != shape:
+            last = None  # first, so that two caches are never held at once
+            self._drawn = last = dense_inputs(shape, self._request.seed, self._request.query_std)
+        return replace(last, length=shape.length)
+
+
+def recorded_plan(request: DenseRequest) -> dict[str, Any]:
+    """The request as a record's header holds it."""
+    return {"op": request.op, **json.loads(json.dumps(asdict(request)))}
+
+
+def hash_of(backend: DenseBackend, kernel: str, shape: DenseShape) -> str:
+    """A kernel's hash; empty for one that does not take the shape."""
+    try:
+        return backend.kernel_hash(kernel, shape)
+    except VariantRefused:
+        return ""
+
+
+def _resident(request: DenseRequest, backend: DenseBackend) -> int | None:
+    """CTAs of the last kernel's split launch on one SM, the same for every shape of a request of one type; None where
+    types differ or the kernel cannot run."""
+    if len({shape.dtype for shape in request.shapes}) > 1:
+        return None
+    try:
+        return backend.resident_ctas(request.kernels[-1], request.shapes[0])
+    except (VariantRefused, CompileFailed):
+        return None
+
+
+class DenseCell:
+    """One cell, as runs.LoadedCell. `ceiling` adds a copy of the live bytes."""
+
+    def __init__(
+        self,
+        variants: Sequence[DenseVariant],
+        ceiling: bool,
+        backend: DenseBackend,
+        inputs: DenseInputs,
+        buffers: DenseCellBuffers,
+    ) -> None:
+        self._variants = variants
+        self._ceiling = ceiling
+        self._backend = backend
+        self._inputs = inputs
+        self._buffers = buffers
+        self.data_hash = inputs.digest()
+
+    def variants(self, listener: Listener, recorded: Sequence[str]) -> Iterator[Prepared]:
+        checker = DenseChecker(self._inputs, self._buffers)
+        for variant in self._variants:
+            call: DenseCall | None = None
+            try:
+                call = self._buffers.call(variant)
+                outcome = checker.check(variant, call)
+            except CompileFailed as failure:
+                outcome = Checked("compile_failed", str(failure))
+            except VariantRefused as refusal:
+                outcome = Checked("launch_refused", str(refusal))
+            line = self._line(variant.name, variant.kernel, variant, call, outcome, checker.floor)
+            yield Prepared(line, _timed(variant.name, call, outcome))
+        if self._ceiling:
+            yield self._copy()
+
+    def _copy(self) -> Prepared:
+        call: DenseCall | None = None
+        outcome = Checked("ok")
+        try:
+            call = self._buffers.copy_call()
+            call.launch(0)
+            self._backend.synchronize()
+        except CompileFailed as failure:
+            outcome = Checked("compile_failed", str(failure))
+        except VariantRefused as refusal:
+            outcome = Checked("launch_refused", str(refusal))
+        return Prepared(self._line(COPY, COPY, None, call, outcome, None), _timed(COPY, call, outcome))
+
+    def _line(
+        self,
+        name: str,
+        kernel: str,
+        variant: DenseVariant | None,
+        call: DenseCall | None,
+        outcome: Checked,
+        floor: float | None,
+    ) -> Check:
+        shape = self._inputs.shape
+        facts = {} if variant is None else plan_facts(variant.plan, shape)
+        return Check(
+            cell=shape.key,
+            variant=name,
+            kernel=kernel,
+            kernel_hash=hash_of(self._backend, kernel, shape),
+            requested=() if variant is None else variant.requested,
+            tiles_per_split=0,
+            splits=0 if variant is None else variant.plan.splits,
+            ctas=0 if call is None else call.ctas,
+            data_hash=self.data_hash,
+            status=outcome.status,
+            reason=outcome.reason,
+            rms_error=outcome.rms_error,
+            rounding_floor=floor,
+            rules=() if variant is None else variant.rules,
+            gathered_bytes=shape.live_bytes,
+            facts=facts if call is None else {**facts, **call.facts},
+        )
+
+
+def plan_facts(plan: DensePlan, shape: DenseShape) -> dict[str, float]:
+    """What a plan comes to at a cell's length: keys per split, and splits that hold any."""
+    return {"chunk": plan.keys_per_split(shape.length), "alive": plan.alive(shape.length)}
+
+
+def _timed(name: str, call: DenseCall | None, outcome: Checked) -> Variant | None:
+    if call is None or outcome.status != "ok":
+        return None
+    return Variant(name, call.launch, lambda: outcome, call.kernels, call.copies)
+
+
+class DenseChecker:
+    """Compares a variant with FP64 over up to 64 rows, and with the bits of the same kernel's monolithic launch where
+    its live keys fit one split.
+
+    floor  RMS error of the FP64 result rounded to the output's type
+    """
+
+    def __init__(self, inputs: DenseInputs, buffers: DenseCellBuffers) -> None:
+        self._inputs = inputs
+        self._buffers = buffers
+        self._oracle: DenseReference = dense_reference(inputs)
+        self._limit = rms_limit(inputs, self._oracle)
+        self._poison = float(ml_dtypes.finfo(DTYPES[inputs.shape.dtype]).max)
+        self._monolithic: dict[str, NDArray[np.generic]] = {}
+        self.floor = rounding_floor(self._oracle, inputs.shape.dtype)
+
+    def check(self, variant: DenseVariant, call: DenseCall) -> Checked:
+        """One poisoned launch; for rotating copies one of the last as well. VariantRefused by the driver."""
+        out = self._launched(variant, call, 0)
+        unwritten = np.argwhere(out == np.array(self._poison).astype(out.dtype))
+        if len(unwritten):
+            place = [int(index) for index in unwritten[0]]
+            return Checked("wrong_result", f"{len(unwritten)} output elements were never written, first {place}")
+        outcome = compare_rows(out, self._oracle.out, self._oracle.bound, self._oracle.rows)
+        if outcome.status != "ok":
+            return outcome
+        if (outcome.rms_error or 0.0) > self._limit:
+            said = f"relative RMS error {outcome.rms_error:.2g}; a right kernel stays below {self._limit:.2g}"
+            return Checked("wrong_result", said, outcome.rms_error)
+        said = self._other_bits(variant, out)
+        if said is None and call.copies > 1:
+            last = self._launched(variant, call, call.copies - 1)
+            said = None if _same_bits(last, out) else "the last copy of the inputs gives another output than the first"
+        return outcome if said is None else Checked("wrong_result", said, outcome.rms_error)
+
+    def _launched(self, variant: DenseVariant, call: DenseCall, copy: int) -> NDArray[np.generic]:
+        self._buffers.poison(variant, self._poison)
+        call.launch(copy)
+        return self._buffers.output(variant)
+
+    def _other_bits(self, variant: DenseVariant, out: NDArray[np.generic]) -> str | None:
+        """Whether a launch whose live keys fit one split misses the monolithic launch's bits, in words."""
+        if variant.plan.splits == 1:
+            self._monolithic[variant.kernel] = out
+        one_split = variant.plan.alive(self._inputs.length) <= 1
+        whole = self._monolithic.get(variant.kernel)
+        if not one_split or whole is None or _same_bits(out, whole):
+            return None
+        return f"all live keys are in one split, and the bits are others than those of {variant.kernel}/{OFF}"
+
+
+def _same_bits(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
+    return np.array_equal(one.view(np.uint8), other.view(np.uint8))
