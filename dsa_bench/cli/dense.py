@@ -4,7 +4,6 @@
 import itertools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -158,7 +157,7 @@ def measure_dense(
                 raise CannotMeasure("--ceiling: measures GPU kernels, and no GPU is used here; leave it out")
             adapted = (request if adapt is None else adapt(request, backend)).on(backend.device.backend)
             if explain:
-                lines_to_user(explain_dense(adapted))
+                lines_to_user([*explain_dense(adapted)])
             return measure_operator(
                 lambda l2: DenseOperator(adapted, backend, l2),
                 backend, backend_name, adapted.policy, [said] if said else [], record, resume, part,

@@ -53,8 +53,8 @@ def dsa_bench(
 ) -> None:
     """Measure and check INT8-KV sparse attention on NVIDIA GPUs.
 
-    DSA_BENCH_<NAME> sets a value option of decode, prefill, dense, mix or gate, or a list option of any command; --rows 1 8,
-    --rows 1,8 and --rows 1 --rows 8 are the same.
+    DSA_BENCH_<NAME> sets a value option of decode, prefill, dense, mix or gate, or a list option of any command;
+    --rows 1 8, --rows 1,8 and --rows 1 --rows 8 are the same.
     """
 
 

@@ -41,8 +41,8 @@ class Check:
     rounding_floor  the same for the FP64 reference rounded to BF16
     gathered_bytes  K and V bytes that one call gathers, or of dense decode the live ones, which it reads; None for the
                     dense line of sparse attention, and in lines from before the field was there
-    facts           of dense decode's launch: `chunk` keys per split, splits `alive` at the length, `resident` CTAs of an
-                    SM, `waves` on the whole device, `occupancy` (docs/dense.md); empty for other operators
+    facts           of dense decode's launch: `chunk` keys per split, splits `alive` at the length, `resident` CTAs of
+                    an SM, `waves` on the whole device, `occupancy` (docs/dense.md); empty for other operators
     """
 
     cell: str

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: MIT
 """A run's table: one block for each cell, one row for each variant. A pure function of a run."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.model.cell_key import cell_words
+from dsa_bench.model.dense_request import COPY, FIXED, OFF
 from dsa_bench.model.record import Check, Visit
 from dsa_bench.model.request import DENSE, is_yardstick
 from dsa_bench.model.run import Run, complete_rounds
@@ -30,6 +31,8 @@ class VariantRow:
     gather_share  time of the fastest gather ceiling / time of this variant; None where no ceiling was measured. Of a
                   hyper-connection kernel the ceiling is a copy of its bytes
     dense_ratio   time of dense attention / time of this variant, above 1 is faster; None where none was measured
+    beside        of dense decode: time of another variant / time of this one, by what that is: `fixed:256`, the rule
+                  that seed 004 replaces, of the same kernel; `previous`, that kernel with the same geometry
     """
 
     check: Check
@@ -41,6 +44,7 @@ class VariantRow:
     median_ratio: float | None = None
     gather_share: float | None = None
     dense_ratio: Estimate | None = None
+    beside: Mapping[str, Estimate] = field(default_factory=dict[str, Estimate])
 
     @property
     def gathered_gbps(self) -> float | None:
@@ -65,10 +69,11 @@ class Fastest:
 
 @dataclass(frozen=True, slots=True)
 class CellTable:
-    """One cell: its rows in the order asked for, what they are compared with, and the noise floor. A cell of `mix` has
-    one for each of its kernels, over the same rounds.
+    """One cell: its rows in the order asked for, what they are compared with, and the noise floor. A cell of `mix` or
+    `dense` has one for each of its kernels, over the same rounds.
 
-    reference  the variant that speedups are against: `previous`, else the automatic rule's, else the first with a time
+    reference  the variant that speedups are against: of dense decode the monolithic launch, else `previous`, else the
+               automatic rule's, else the first with a time
     """
 
     shape: dict[str, str]
@@ -84,8 +89,12 @@ class CellTable:
     @property
     def label(self) -> str:
         """The shape in words, as a heading."""
-        part = next((part_of(row.check.kernel) for row in self.rows), None)
-        return cell_words(self.shape) if part is None else f"{part}, {cell_words(self.shape)}"
+        return cell_words(self.shape) if self.part is None else f"{self.part}, {cell_words(self.shape)}"
+
+    @property
+    def part(self) -> str | None:
+        """What of its cell the table holds; None where it holds all."""
+        return next((_part(self.op, row.check.kernel) for row in self.rows), None)
 
     @property
     def op(self) -> str:
@@ -117,7 +126,7 @@ def cell_tables(run: Run) -> list[CellTable]:
         _cell_table(cell, part, of_mode)
         for cell in sorted(checks, key=cell_order)
         for _, of_mode in sorted(rounds.get(cell, {("", ""): []}).items())
-        for part in _parts(checks[cell].values())
+        for part in _parts(cell_shape(cell).get("op", "decode"), checks[cell].values())
     ]
 
 
@@ -128,11 +137,19 @@ def part_of(kernel: str) -> str | None:
     return None if not slash else second.partition("/")[0] if is_yardstick(kernel) else first
 
 
-def _parts(checks: Iterable[Check]) -> list[list[Check]]:
+def _part(op: str, kernel: str) -> str | None:
+    """See part_of. Kernels of dense decode compute the same, and differ more from each other than rules do."""
+    return kernel if op == "dense" else part_of(kernel)
+
+
+def _parts(op: str, checks: Iterable[Check]) -> list[list[Check]]:
     parts: dict[str | None, list[Check]] = {}
     for check in checks:
-        parts.setdefault(part_of(check.kernel), []).append(check)
-    return list(parts.values())
+        parts.setdefault(_part(op, check.kernel), []).append(check)
+    if op != "dense":
+        return list(parts.values())
+    copies = parts.pop(COPY, [])  # of the cell's bytes, whichever kernel reads them
+    return [[*of_kernel, *copies] for of_kernel in parts.values()] or [copies]
 
 
 def cell_shape(cell: str) -> dict[str, str]:
@@ -156,6 +173,9 @@ def _cell_table(cell: str, checks: list[Check], rounds: list[list[Visit]]) -> Ce
     )
     dense = next((check.variant for check in checks if check.kernel == DENSE and times.times(check.variant)), None)
     rows = [_row(check, reference, gather, dense, times) for check in checks]
+    if any(check.facts for check in checks):
+        fixed = next((check.variant for check in checks if FIXED in check.rules), None)
+        rows = [_beside(row, fixed, times) for row in rows]
     return CellTable(
         shape=cell_shape(cell),
         rows=rows,
@@ -205,9 +225,10 @@ class _Times:
 
 def _reference(checks: list[Check], times: _Times) -> str | None:
     timed = [check for check in checks if not is_yardstick(check.kernel) and times.times(check.variant)]
+    monolithic = (check for check in timed if OFF in check.rules)
     choices: Iterator[Check] = (check for check in timed if check.kernel == "previous")
     automatic = (check for check in timed if 0 in check.requested)
-    chosen = next(choices, None) or next(automatic, None) or next(iter(timed), None)
+    chosen = next(monolithic, None) or next(choices, None) or next(automatic, None) or next(iter(timed), None)
     return chosen and chosen.variant
 
 
@@ -238,6 +259,16 @@ def _row(check: Check, reference: str | None, gather: str | None, dense: str | N
         gather_share=ceiling and paired_ratio(*ceiling).centre,
         dense_ratio=beside_dense and paired_ratio(*beside_dense),
     )
+
+
+def _beside(row: VariantRow, fixed: str | None, times: _Times) -> VariantRow:
+    """A row of dense decode with the ratios of VariantRow.beside. `fixed` names the variant of that rule."""
+    if row.time_us is None or is_yardstick(row.check.kernel):
+        return row
+    variant = row.check.variant
+    others = {FIXED: fixed, "previous": f"previous/{variant.partition('/')[2]}"}
+    pairs = {what: times.paired(name, variant) for what, name in others.items() if name and name != variant}
+    return replace(row, beside={what: paired_ratio(*pair) for what, pair in pairs.items() if pair})
 
 
 def _fastest(rows: list[VariantRow], times: _Times) -> Fastest | None:

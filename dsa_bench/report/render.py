@@ -9,15 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 from dsa_bench.model.hyper import HYPER_OPS
+from dsa_bench.model.record import Check
 from dsa_bench.model.request import DENSE
 from dsa_bench.model.text import printable
-from dsa_bench.report.cells import CellTable, VariantRow, part_of
+from dsa_bench.report.cells import CellTable, VariantRow
 from dsa_bench.report.words import asked_for, conclusion, what_dense_is
+from dsa_bench.stats.location import Estimate
 
 
 def flat_rows(tables: list[CellTable]) -> list[dict[str, Any]]:
     """One flat record for each variant of each cell, raw numbers; the columns of every machine format."""
-    return [(_flat_hyper if table.op in HYPER_OPS else _flat)(table, row) for table in tables for row in table.rows]
+    flat = {"dense": _flat_dense, **dict.fromkeys(HYPER_OPS, _flat_hyper)}
+    return [flat.get(table.op, _flat)(table, row) for table in tables for row in table.rows]
 
 
 def _flat(table: CellTable, row: VariantRow) -> dict[str, Any]:
@@ -62,8 +65,25 @@ def _flat_hyper(table: CellTable, row: VariantRow) -> dict[str, Any]:
     """Without what splits, candidates and dense attention have; the share is one of a copy."""
     names = {"gather_share": "copy_share"}
     flat = {names.get(name, name): value for name, value in _flat(table, row).items() if name not in OF_ATTENTION}
-    return {**flat, "part": part_of(row.check.kernel)}
+    return {**flat, "part": table.part}
 
+
+def _flat_dense(table: CellTable, row: VariantRow) -> dict[str, Any]:
+    """With the geometry of dense decode, and its ratios to other variants, in place of tiles and a dense line."""
+    names = {"gather_share": "copy_share", "gathered_bytes": "live_bytes", "gathered_gbps": "live_gbps"}
+    left_out = {"tiles_per_split_requested", "tiles_per_split", "dense_ratio", "dense_ratio_low", "dense_ratio_high"}
+    flat = {names.get(name, name): value for name, value in _flat(table, row).items() if name not in left_out}
+    flat |= {"dtype": table.shape["dtype"], "part": table.part}
+    flat |= {name: row.check.facts.get(name) for name in FACTS}
+    for what, name in BESIDE.items():
+        ratio = row.beside.get(what)
+        flat |= {name: ratio and ratio.centre, f"{name}_low": ratio and ratio.low, f"{name}_high": ratio and ratio.high}
+    return flat
+
+
+FACTS = ("chunk", "alive", "resident", "waves", "occupancy")
+BESIDE = {"fixed:256": "fixed_ratio", "previous": "previous_ratio"}
+"""Heading of a ratio -> its column in machine formats."""
 
 OF_ATTENTION = frozenset(
     {"tiles_per_split_requested", "tiles_per_split", "splits", "rules", "gathered_bytes", "gathered_gbps"}
@@ -105,13 +125,11 @@ def to_csv(tables: list[CellTable]) -> str:
 def to_markdown(tables: list[CellTable]) -> str:
     """The seed's table: one line for each variant, then a line for each cell with its floors and its conclusion.
 
-    Dimensions of the shape other than rows and context have a column where they differ.
+    Dimensions of the shape other than rows and context, capacity and length have a column where they differ.
     """
     if not tables:
         return ""
-    shape = [
-        name for name in tables[0].shape if name != "op" and (name in ("rows", "context") or _varies(tables, name))
-    ]
+    shape = [name for name in tables[0].shape if name != "op" and (name in ALWAYS or _varies(tables, name))]
     columns = [*(name.replace("_", " ") for name in shape), *_columns(tables)]
     lines = ["| " + " | ".join(columns) + " |", "|" + " ---: |" * len(columns)]
     for table in tables:
@@ -123,14 +141,24 @@ def to_markdown(tables: list[CellTable]) -> str:
     return "\n".join(lines)
 
 
+ALWAYS = ("rows", "context", "capacity", "length")
+"""Dimensions that a Markdown table has a column for even where all cells share one."""
+
+
 def _varies(tables: list[CellTable], name: str) -> bool:
     return len({table.shape[name] for table in tables}) > 1
 
 
 def _columns(tables: list[CellTable]) -> list[str]:
-    """Headings of the cells that `_cells` gives. Only decode is split; the geometry of others is their CTAs."""
+    """Headings of the cells that `_cells` gives. Only attention is split; the geometry of others is their CTAs."""
     geometry = ["CTAs"] if _is_unsplit(tables) else ["tiles/split", "eff.", "splits", "CTAs"]
+    if _is_dense(tables):
+        geometry = ["rule", "grid", "chunk", "alive", "waves", "occ."]
     return ["kernel", *geometry, "time", "speedup", "interval", *_yardsticks(tables), "RMS err"]
+
+
+def _is_dense(tables: list[CellTable]) -> bool:
+    return any(table.op == "dense" for table in tables)
 
 
 def _is_unsplit(tables: list[CellTable]) -> bool:
@@ -139,7 +167,12 @@ def _is_unsplit(tables: list[CellTable]) -> bool:
 
 def _of_copy(tables: list[CellTable]) -> str:
     """Heading of the share of the ceiling: a copy's, or a gather's."""
-    return "of copy" if any(table.op in HYPER_OPS for table in tables) else "gather"
+    return "of copy" if any(table.op in (*HYPER_OPS, "dense") for table in tables) else "gather"
+
+
+def _of_bytes(tables: list[CellTable]) -> str:
+    """Heading of the bytes per second."""
+    return "read/s" if _is_dense(tables) else "gathered/s"
 
 
 def _yardsticks(tables: list[CellTable]) -> list[str]:
@@ -148,7 +181,8 @@ def _yardsticks(tables: list[CellTable]) -> list[str]:
     gathered = _is_unsplit(tables) and any(row.gathered_gbps is not None for row in rows)
     share = any(row.gather_share is not None for row in rows)
     dense = any(row.dense_ratio is not None for row in rows)
-    shown = {"gathered/s": gathered, _of_copy(tables): share, "dense": dense}
+    beside = {what: any(what in row.beside for row in rows) for what in BESIDE}
+    shown = {**beside, _of_bytes(tables): gathered, _of_copy(tables): share, "dense": dense}
     return [heading for heading, is_shown in shown.items() if is_shown]
 
 
@@ -159,17 +193,38 @@ def _cells(row: VariantRow, tables: list[CellTable]) -> list[str]:
     time = row.status.replace("_", " ") if row.time_us is None else time_text(row.time_us)
     speedup = "-" if ratio is None else f"{ratio.centre:.2f}x"
     interval = "-" if ratio is None or ratio.interval is None else "{:.2f}-{:.2f}".format(*ratio.interval)
-    yardsticks = {
-        "gathered/s": "-" if row.gathered_gbps is None else rate_text(row.gathered_gbps),
+    yardsticks = {what: _ratio_text(row.beside.get(what)) for what in BESIDE}
+    yardsticks |= {
+        _of_bytes(tables): "-" if row.gathered_gbps is None else rate_text(row.gathered_gbps),
         _of_copy(tables): "-" if row.gather_share is None else f"{row.gather_share:.0%}",
         "dense": "-" if row.dense_ratio is None else f"{row.dense_ratio.centre:.2f}x",
     }
     rms = "-" if check.rms_error is None else f"{check.rms_error:.2e}".replace("e-0", "e-")
     ctas = str(check.ctas) if check.ctas else "-"
     geometry = [ctas] if _is_unsplit(tables) else [asked, str(check.tiles_per_split), str(check.splits), ctas]
+    if _is_dense(tables):
+        geometry = _dense_geometry(check, ctas)
     name = check.variant if check.kernel == DENSE else check.kernel
     shown = [yardsticks[heading] for heading in _yardsticks(tables)]
     return [printable(name), *geometry, time, speedup, interval, *shown, rms]
+
+
+def _dense_geometry(check: Check, ctas: str) -> list[str]:
+    """Of a copy only its CTAs."""
+    facts = check.facts
+    grid = f"{check.ctas // check.splits}x{check.splits}" if check.splits and check.ctas else ctas
+    counts = [f"{facts[name]:g}" if name in facts else "-" for name in ("chunk", "alive")]
+    waves = f"{facts['waves']:.2f}" if "waves" in facts else "-"
+    occupancy = f"{facts['occupancy']:.0%}" if "occupancy" in facts else "-"
+    return [" = ".join(check.rules) or "-", grid, *counts, waves, occupancy]
+
+
+def _ratio_text(ratio: Estimate | None) -> str:
+    """A ratio with its interval, where the rounds give one."""
+    if ratio is None:
+        return "-"
+    interval = "" if ratio.interval is None else " ({:.2f}-{:.2f})".format(*ratio.interval)
+    return f"{ratio.centre:.2f}x{interval}"
 
 
 def rate_text(gbps: float) -> str:
@@ -229,7 +284,9 @@ def to_text(tables: list[CellTable], *, color: bool, width: int | None) -> str:
         console.print(Text(table.label, style="bold"))
         grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
         for column in _columns(tables):
-            grid.add_column(column, justify="left" if column in ("kernel", "tiles/split") else "right", no_wrap=True)
+            grid.add_column(
+                column, justify="left" if column in ("kernel", "tiles/split", "rule") else "right", no_wrap=True
+            )
         fastest = table.fastest
         for row in table.rows:
             style = "green" if fastest and row is fastest.row else "red" if row.status != "ok" else ""

@@ -14,6 +14,8 @@ def asked_for(check: Check) -> list[str]:
 def setting(row: VariantRow) -> str:
     """A variant as a person would name it."""
     check = row.check
+    if check.facts:
+        return f"{check.kernel} under {' = '.join(check.rules)}"
     if check.requested:
         return f"{check.kernel} at {' = '.join(asked_for(check))} tiles per split"
     return f"{check.kernel} at {check.splits} splits ({' = '.join(check.rules)})" if check.rules else check.kernel

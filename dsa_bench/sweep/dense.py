@@ -209,7 +209,7 @@ class DenseChecker:
         out = self._launched(variant, call, 0)
         unwritten = np.argwhere(out == np.array(self._poison).astype(out.dtype))
         if len(unwritten):
-            place = [int(index) for index in unwritten[0]]
+            place = [int(unwritten[0, axis]) for axis in range(unwritten.shape[1])]
             return Checked("wrong_result", f"{len(unwritten)} output elements were never written, first {place}")
         outcome = compare_rows(out, self._oracle.out, self._oracle.bound, self._oracle.rows)
         if outcome.status != "ok":

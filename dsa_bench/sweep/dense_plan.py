@@ -4,6 +4,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 from dsa_bench.bench.select import refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
@@ -36,11 +37,11 @@ def dense_plan(request: DenseRequest, backend: str) -> str:
         "requested": [{**shape.sizes, "dtype": shape.dtype} for shape in request.shapes],
         "kernels": [*request.kernels, *([COPY] if request.ceiling else [])],
         "rules": list(request.rules),
-        "effective": [{**shape.sizes, "dtype": shape.dtype, "variants": _effective(request, shape)} for shape in request.shapes],
+        "effective": [_effective(request, shape) for shape in request.shapes],
         "data": {"seed": request.seed, "query_std": request.query_std},
         "policy": asdict(request.policy),
         "estimate_s": round(_estimate_s(request, backend), 1),
-    }  # fmt: skip
+    }
     return json.dumps(document, indent=1, allow_nan=False)
 
 
@@ -56,8 +57,8 @@ def explain_dense(request: DenseRequest) -> Iterator[str]:
             yield f"  {one.name}: {geometry}{read}, {alive}, by {' = '.join(one.rules)}"
 
 
-def _effective(request: DenseRequest, shape: DenseShape) -> list[dict[str, object]]:
-    return [
+def _effective(request: DenseRequest, shape: DenseShape) -> dict[str, Any]:
+    variants = [
         {
             "name": one.name,
             "kernel": one.kernel,
@@ -69,6 +70,7 @@ def _effective(request: DenseRequest, shape: DenseShape) -> list[dict[str, objec
         }
         for one in dense_variants(request.kernels, request.rules, shape, request.tuned_value(shape))
     ]
+    return {**shape.sizes, "dtype": shape.dtype, "variants": variants}
 
 
 def _estimate_s(request: DenseRequest, backend: str) -> float:
