@@ -120,7 +120,7 @@ def _refuse_contradictions(options: Mapping[str, Any]) -> None:
 def _tuned(file: Path) -> "Callable[[DenseRequest, DenseBackend], DenseRequest]":
     """What a request becomes with the map's choices in it. Raises BadInput naming file and place of a bad map."""
     from dsa_bench.dispatch.map_file import read_map
-    from dsa_bench.sweep.dense_tuned import with_tuned_chunks
+    from dsa_bench.sweep.tuned import with_tuned_chunks
 
     splits_map = read_map(file)
     return lambda request, backend: with_tuned_chunks(

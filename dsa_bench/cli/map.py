@@ -2,8 +2,9 @@
 """`dsa-bench map ...`: read, explain, compare, join, re-measure and export tuned maps."""
 
 import json
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -11,11 +12,16 @@ from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
 from dsa_bench.cli.lists import ListCommand
 from dsa_bench.cli.values import one_integer, one_of
+from dsa_bench.model.dense import DTYPES
 from dsa_bench.model.errors import BadInput, GateFailed
 from dsa_bench.model.text import printable
 
 if TYPE_CHECKING:
+    from dsa_bench.dispatch.explain_map import Explained
+    from dsa_bench.model.dense import DenseDtype
+    from dsa_bench.model.splits_map import AnyTable, SplitsMap
     from dsa_bench.report.map_verify import Verified
+    from dsa_bench.sweep.runs import Measured
 
 MapFile = Annotated[Path, typer.Argument(help="A map that `tune` wrote.", metavar="FILE")]
 TextFormat = Annotated[
@@ -47,34 +53,100 @@ def explain(
         int, typer.Option("--rows", parser=one_integer(1), help="Query tokens in the launch.", metavar="N")
     ],
     candidates: Annotated[
-        int, typer.Option("--candidates", parser=one_integer(1), help="Positions selected for each row.", metavar="N")
-    ],
-    query_heads: opt.QueryHeads = 24,
-    kv_heads: opt.KvHeads = 2,
+        int | None,
+        typer.Option("--candidates", parser=one_integer(1), help="Positions selected for each row.", metavar="N"),
+    ] = None,
+    capacity: Annotated[
+        int | None,
+        typer.Option(
+            "--capacity", parser=one_integer(1), help="Of dense decode, in place of --candidates.", metavar="N"
+        ),
+    ] = None,
+    query_heads: Annotated[
+        int | None,
+        typer.Option("--query-heads", parser=one_integer(1), metavar="N", help="[default: 24, of dense decode 16]"),
+    ] = None,
+    kv_heads: Annotated[
+        int | None,
+        typer.Option("--kv-heads", parser=one_integer(1), metavar="N", help="[default: 2, of dense decode 16]"),
+    ] = None,
+    head_size: opt.HeadSize = 192,
+    value_head_size: opt.ValueHeadSize = 128,
+    dtype: Annotated[
+        str, typer.Option("--dtype", parser=one_of((*DTYPES,)), metavar="|".join(DTYPES), help="Of dense decode.")
+    ] = "f16",
     backend: opt.BackendName = "auto",
     l2: opt.L2 = "cold",
     format: TextFormat = "table",
 ) -> None:
-    """Say which tiles per split a launch gets on this machine, and why: hit, miss, or a map for another device."""
-    from dsa_bench.backends.select import open_backend
-    from dsa_bench.dispatch.explain_map import explain_launch
+    """Say which splits a launch gets on this machine, and why: hit, miss, or a map for another device.
+
+    With --candidates of sparse decode; with --capacity of dense decode, where --rows is batch x query heads.
+    """
     from dsa_bench.dispatch.map_file import read_map
-    from dsa_bench.model.shape import INT32_MAX, SparseShape
     from dsa_bench.report.maps import explained_content, explained_text
 
     splits_map = read_map(file)
+    if (candidates is None) == (capacity is None):
+        raise BadInput("--candidates, --capacity: name one; --candidates asks of sparse decode, --capacity of dense")
+    if candidates is not None:
+        heads = query_heads or 24, kv_heads or 2
+        explained = _explained_sparse(file, splits_map, rows, candidates, heads, backend, l2)
+    else:
+        sizes = (query_heads or 16, kv_heads or 16, head_size, value_head_size)
+        explained = _explained_dense(file, splits_map, rows, capacity or 0, sizes, dtype, backend, l2)
+    emit(json.dumps(explained_content(explained), indent=1) if format == "json" else explained_text(explained))
+
+
+def _explained_sparse(
+    file: Path, splits_map: "SplitsMap", rows: int, candidates: int, heads: tuple[int, int], backend: str, l2: str
+) -> "Explained":
+    from dsa_bench.backends.select import open_backend
+    from dsa_bench.dispatch.explain_map import explain_launch
+    from dsa_bench.model.shape import INT32_MAX, SparseShape
+
     if rows > INT32_MAX:
         raise BadInput(f"--rows {rows}: must be at most {INT32_MAX}, because rows stand at positions, which are INT32")
-    shape = SparseShape(rows, rows, candidates, query_heads, kv_heads)  # the least context: none of it decides
+    shape = SparseShape(rows, rows, candidates, *heads)  # the least context: none of it decides
     with only_the_result_on_stdout():
         opened, said = open_backend(backend)
         try:
             if said:
                 note(said.replace("measuring", "looking from"))
-            explained = explain_launch(str(file), splits_map, opened, shape, l2)
+            return explain_launch(str(file), splits_map, opened, shape, l2)
         finally:
             opened.close()
-    emit(json.dumps(explained_content(explained), indent=1) if format == "json" else explained_text(explained))
+
+
+def _explained_dense(
+    file: Path,
+    splits_map: "SplitsMap",
+    rows: int,
+    capacity: int,
+    sizes: tuple[int, int, int, int],
+    dtype: str,
+    backend: str,
+    l2: str,
+) -> "Explained":
+    """sizes: query heads, KV heads, head size, value head size. The environment may pin the chunk."""
+    from dsa_bench.backends.dense import open_dense_decode
+    from dsa_bench.dispatch.explain_map import explain_dense_launch
+    from dsa_bench.model.dense import DenseShape
+    from dsa_bench.splits.dense import pinned_name, requested_chunk
+
+    if rows % sizes[0]:
+        raise BadInput(f"--rows {rows}: must be a multiple of --query-heads {sizes[0]}, because rows are batch x heads")
+    shape = DenseShape(capacity, capacity, *sizes, rows // sizes[0], dtype=cast("DenseDtype", dtype))
+    pinned = pinned_name(os.environ)
+    with only_the_result_on_stdout():
+        opened, said = open_dense_decode(backend)
+        try:
+            if said:
+                note(said.replace("measuring", "looking from"))
+            chunk = None if pinned is None else requested_chunk(pinned)
+            return explain_dense_launch(str(file), splits_map, opened, shape, l2, chunk)
+        finally:
+            opened.close()
 
 
 def diff(
@@ -118,14 +190,23 @@ def export(
     ],
     file: MapFile,
 ) -> None:
-    """Print the settings of ONNX Runtime with the single tiles per split of least mean regret over the map's cells."""
+    """Print the single value of least mean regret over the map's cells as a setting.
+
+    `ort`: the tiles per split, as session options of ONNX Runtime. `env`: the same as its variables, and the chunk of
+    dense decode as that of onnx-genai.
+    """
     from dsa_bench.dispatch.map_file import read_map
-    from dsa_bench.report.map_export import environment_lines, session_options, single_value
+    from dsa_bench.report.map_export import environment_lines, exported_ops, session_options, single_value
 
     splits_map = read_map(file)
-    chosen = single_value(splits_map)
-    note(chosen.said)
-    emit(session_options(chosen) if kind == "ort" else environment_lines(chosen, splits_map.device.name))
+    ops = exported_ops(splits_map)
+    if kind == "ort" and "decode" not in ops:
+        raise BadInput(f"{file}: holds dense decode alone, whose chunk is a variable of onnx-genai; use map export env")
+    chosen = [single_value(splits_map, op) for op in (["decode"] if kind == "ort" else ops)]
+    for one in chosen:
+        note(one.said)
+    lines = "\n".join(environment_lines(one, splits_map.device.name) for one in chosen)
+    emit(session_options(chosen[0]) if kind == "ort" else lines)
 
 
 def verify(
@@ -137,36 +218,63 @@ def verify(
     format: TextFormat = "table",
 ) -> None:
     """Measure every rule against the automatic rule on this device again. Exit 1 if a gain is gone."""
-    from dsa_bench.backends.select import open_backend
-    from dsa_bench.cli.measure import measure
     from dsa_bench.dispatch.map_file import read_map
-    from dsa_bench.model.request import DataSpec
     from dsa_bench.report.map_verify import Gain, verified_cells, verified_json, verified_text
-    from dsa_bench.sweep.tuned import refuse_elsewhere, verify_request
 
     splits_map = read_map(file)
-    with only_the_result_on_stdout():
-        opened, _ = open_backend(backend)
-        try:
-            for table in splits_map.tables:  # every one before any is measured, those without a rule too
-                refuse_elsewhere(str(file), splits_map, table, opened)
-        finally:
-            opened.close()
-    requests = [(table, verify_request(table, rounds or 16, timer, DataSpec(seed))) for table in splits_map.tables]
+    for table in splits_map.tables:  # every one before any is measured, those without a rule too
+        _refuse_elsewhere(file, splits_map, table, backend)
     cells: list[Verified] = []
-    for table, request in requests:
-        if request is None:
+    for table in splits_map.tables:
+        measured = _measured_again(table, backend, timer, rounds or 16, seed)
+        if measured is None:
             note(f"{table.name}: no rule, so nothing to verify")
             continue
-        measured = measure(request, backend, None, False, False)
         if measured.failure is not None:
             raise measured.failure
         cells += verified_cells(measured.run)
     emit(verified_json(cells) if format == "json" else verified_text(cells))
     lost = [cell for cell in cells if cell.gain in (Gain.GONE, Gain.INVALID)]
     if lost:
-        said = ", ".join(f"rows {cell.rows}, candidates {cell.candidates} ({cell.gain.value})" for cell in lost)
+        said = ", ".join(f"{cell.label} ({cell.gain.value})" for cell in lost)
         raise GateFailed(f"{file}: the gain is gone: {said}; tune again")
+
+
+def _refuse_elsewhere(file: Path, splits_map: "SplitsMap", table: "AnyTable", backend: str) -> None:
+    """Raises CannotMeasure where the table does not hold for this device, kernel or L2 mode."""
+    from dsa_bench.backends.dense import open_dense_decode
+    from dsa_bench.backends.select import open_backend
+    from dsa_bench.model.splits_map import DenseTable
+    from dsa_bench.sweep.tuned import refuse_dense_elsewhere, refuse_elsewhere
+
+    with only_the_result_on_stdout():
+        if isinstance(table, DenseTable):
+            opened, _ = open_dense_decode(backend)
+            try:
+                refuse_dense_elsewhere(str(file), splits_map, table, opened)
+            finally:
+                opened.close()
+        else:
+            opened, _ = open_backend(backend)
+            try:
+                refuse_elsewhere(str(file), splits_map, table, opened)
+            finally:
+                opened.close()
+
+
+def _measured_again(table: "AnyTable", backend: str, timer: str, rounds: int, seed: int) -> "Measured | None":
+    """The table's rules beside the automatic rule; None for a table without a rule."""
+    from dsa_bench.cli.dense import measure_dense
+    from dsa_bench.cli.measure import measure
+    from dsa_bench.model.request import DataSpec
+    from dsa_bench.model.splits_map import DenseTable
+    from dsa_bench.sweep.tuned import verify_dense_request, verify_request
+
+    if isinstance(table, DenseTable):
+        of_dense = verify_dense_request(table, rounds, timer, seed)
+        return None if of_dense is None else measure_dense(of_dense, backend, None, False)
+    request = verify_request(table, rounds, timer, DataSpec(seed))
+    return None if request is None else measure(request, backend, None, False, False)
 
 
 map_app = typer.Typer(rich_markup_mode=None, help="Read, explain, compare, join, verify and export tuned maps.")

@@ -25,6 +25,7 @@ from dsa_bench.model.errors import BadInput
 from dsa_bench.model.hyper_request import MIX_KERNELS
 from dsa_bench.model.request import BACKENDS, L2_MODES, SPARSE_KERNELS, TIMERS
 from dsa_bench.report.formats import FORMATS
+from dsa_bench.splits.dense import parse_rule
 from dsa_bench.splits.registry import AUTO, RULE_NAMES
 
 
@@ -46,6 +47,18 @@ def refuse_lone_device_facts(sms: int | None, resident: int | None, plan: bool, 
         raise BadInput("--sms, --resident: go together and with --plan, where they stand for the device's facts")
     if sms is not None and backend == "cpu":
         raise BadInput("--sms, --resident: are facts of a GPU, and --backend cpu has none")
+
+
+def _scored_rules(text: str) -> tuple[str, ...]:
+    """Rules of either operator."""
+    for name in names(text):
+        if name not in (AUTO, *RULE_NAMES):
+            try:
+                parse_rule(name)
+            except BadInput as error:
+                known = ", ".join((AUTO, *RULE_NAMES, *DEFAULT_RULES))
+                raise typer.BadParameter(f"{name!r} is not one of {known}") from error
+    return names(text)
 
 
 Rows = Annotated[list[int], list_option("--rows", integer_list(1), "Query tokens in the launch.", "N...")]
@@ -183,7 +196,12 @@ Rules = Annotated[
 ]
 ScoredRules = Annotated[
     list[str] | None,
-    list_option("--rule", name_list((AUTO, *RULE_NAMES)), f"From {', '.join((AUTO, *RULE_NAMES))}.", "NAME..."),
+    list_option(
+        "--rule",
+        _scored_rules,
+        f"From {', '.join((AUTO, *RULE_NAMES))}; of dense decode {', '.join((AUTO, *DEFAULT_RULES))} or fixed:N.",
+        "NAME...",
+    ),
 ]
 Model = Annotated[
     Path | None, _option("--model", file_name, "Constants of the rule model, as `rule fit` wrote them.", "FILE")

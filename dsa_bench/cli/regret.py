@@ -24,7 +24,7 @@ def regret(
     from dsa_bench.report.regret import beyond
     from dsa_bench.report.regret_render import REGRET_WRITERS, ROWS_ONLY, missing_lines
 
-    scores = scores_of(run, rule or [AUTO], model, resident)
+    scores = scores_of(run, rule, model, resident, (AUTO,))
     emit(REGRET_WRITERS[format](scores))
     for line in missing_lines(scores) if format in ROWS_ONLY else ():
         note(f"warning: {line}")

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from dsa_bench.cli.console import note
 from dsa_bench.model.errors import BadInput
+from dsa_bench.splits.dense import RULES
 from dsa_bench.splits.model_file import SplitModel, read_model
+from dsa_bench.splits.registry import RULE_NAMES
 
 if TYPE_CHECKING:
     from dsa_bench.model.device import DeviceSlots
@@ -14,8 +16,13 @@ if TYPE_CHECKING:
     from dsa_bench.report.regret import Scores
 
 
-def scores_of(path: Path, rules: list[str], model_file: Path | None, resident: int | None) -> "Scores":
-    """Score rules on a run. Says on stderr where the model was fitted to something else than the run."""
+def scores_of(
+    path: Path, rules: list[str] | None, model_file: Path | None, resident: int | None, default: tuple[str, ...]
+) -> "Scores":
+    """Score rules on a run. Says on stderr where the model was fitted to something else than the run.
+
+    rules    None takes `default`, or where that is every rule of decode and the run is of dense, those of dense
+    """
     from dsa_bench.model.run import read_run
     from dsa_bench.report.regret import score
     from dsa_bench.report.swept import swept_cells
@@ -23,13 +30,15 @@ def scores_of(path: Path, rules: list[str], model_file: Path | None, resident: i
     model = None if model_file is None else read_model(model_file)
     run = read_run(path)
     slots = slots_of(run, path, resident)
+    of_dense = run.header.plan.get("op") == "dense"
+    names = rules or (RULES if of_dense and default == RULE_NAMES else default)
     try:
-        cells = swept_cells(run)
+        cells = swept_cells(run, "dense" if of_dense else "decode")
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from error
     if model is not None:
         _note_differences(model, run, cells[0].l2, slots)
-    return score(cells, rules, slots, None if model is None else model.costs)
+    return score(cells, names, slots, None if model is None else model.costs)
 
 
 def slots_of(run: "Run", path: Path, resident: int | None) -> "DeviceSlots | None":

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`dsa-bench tune`."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,23 +12,34 @@ from dsa_bench.cli.console import emit, note
 from dsa_bench.cli.measure import measure
 from dsa_bench.cli.sources import given, with_scales
 from dsa_bench.cli.values import file_name, integer_list, one_integer, one_of, percentage
+from dsa_bench.model.dense import DTYPES
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import DataSpec, SparseRequest
 
 if TYPE_CHECKING:
     from dsa_bench.backends.base import Backend
+    from dsa_bench.model.dense_request import DenseRequest
     from dsa_bench.model.run import Run
 
 DEFAULT_CONTEXT = 8192
-WITH_FROM = ("from_run", "op", "context", "output")
+OPS = ("decode", "dense")
+WITH_FROM = ("from_run", "op", "context", "length", "output")
 """Options that mean something where nothing is measured."""
+NOT_OF = {
+    "decode": ("batch", "capacity", "length", "chunk", "head_size", "value_head_size", "dtype"),
+    "dense": (
+        "rows", "candidates", "tiles_per_split", "context", "key_scale_multiplier", "value_scale_multiplier",
+        "invalid_fraction", "selection", "scales_from", "sms", "resident",
+    ),
+}  # fmt: skip
+"""Operator -> options that only the other one has."""
 
 
 def tune(
     ctx: typer.Context,
     op: Annotated[
-        str, typer.Option("--op", parser=one_of(("decode",)), metavar="decode", help="The operator.")
+        str, typer.Option("--op", parser=one_of(OPS), metavar="|".join(OPS), help="The operator.")
     ] = "decode",
     rows: Annotated[
         list[int] | None,
@@ -54,8 +66,48 @@ def tune(
             "--context", parser=one_integer(1), metavar="N", help="KV positions in the cache. [default: 8192]"
         ),
     ] = None,
-    query_heads: opt.QueryHeads = 24,
-    kv_heads: opt.KvHeads = 2,
+    batch: Annotated[
+        list[int] | None,
+        opt.list_option("--batch", integer_list(1), "Of dense. [default: 1 2 4 8 on a GPU, 1 on the CPU]", "N..."),
+    ] = None,
+    capacity: Annotated[
+        list[int] | None,
+        opt.list_option(
+            "--capacity", integer_list(1), "Of dense. [default: 512 to 32768 on a GPU, 512 1024 on the CPU]", "N..."
+        ),
+    ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option(
+            "--length", parser=one_integer(1), metavar="N", help="Of dense: live keys. [default: each whole capacity]"
+        ),
+    ] = None,
+    chunk: Annotated[
+        list[int] | None,
+        opt.list_option(
+            "--chunk",
+            integer_list(1),
+            "Of dense: keys per split, beside the automatic rule. [default: 64 to 2048 on a GPU, else 128 to 1024]",
+            "N...",
+        ),
+    ] = None,
+    query_heads: Annotated[
+        int | None, typer.Option("--query-heads", parser=one_integer(1), metavar="N", help="[default: 24, of dense 16]")
+    ] = None,
+    kv_heads: Annotated[
+        int | None, typer.Option("--kv-heads", parser=one_integer(1), metavar="N", help="[default: 2, of dense 16]")
+    ] = None,
+    head_size: Annotated[
+        int | None, typer.Option("--head-size", parser=one_integer(1), metavar="N", help="Of dense. [default: 192]")
+    ] = None,
+    value_head_size: Annotated[
+        int | None,
+        typer.Option("--value-head-size", parser=one_integer(1), metavar="N", help="Of dense. [default: 128]"),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option("--dtype", parser=one_of((*DTYPES,)), metavar="|".join(DTYPES), help="Of dense. [default: f16]"),
+    ] = None,
     backend: opt.BackendName = "auto",
     timer: opt.TimerName = "auto",
     l2: opt.L2 = "cold",
@@ -91,7 +143,8 @@ def tune(
     sms: opt.Sms = None,
     resident: opt.Resident = None,
 ) -> None:
-    """Find the tiles per split that surely beat the automatic rule; print them as a map (docs/tuning.md)."""
+    """Find the tiles per split, or of dense decode the chunks, that surely beat the automatic rule; print them as a map
+    (docs/tuning.md)."""
     from dsa_bench.model.files import refuse_unwritable
 
     if from_run is not None:
@@ -100,11 +153,15 @@ def tune(
             refuse_unwritable(output)
         from dsa_bench.model.run import read_run
 
-        _write(read_run(from_run), context, str(from_run), output)
+        _write(read_run(from_run), context if length is None else length, str(from_run), output)
         return
     from dsa_bench.sweep.tune import tune_policy, tune_request
 
-    heads = query_heads, kv_heads
+    _refuse_of_another_op(ctx, op)
+    if op == "dense":
+        _tune_dense(ctx.params)
+        return
+    heads = query_heads or 24, kv_heads or 2
     data = DataSpec(seed, query_std, key_scale_multiplier, value_scale_multiplier, invalid_fraction, selection)
     policy = tune_policy(rounds, budget, precision, timer, l2)
 
@@ -142,6 +199,50 @@ def tune(
 def _refuse_beside_from(ctx: typer.Context) -> None:
     for name in given(ctx, tuple(name for name in ctx.params if name not in WITH_FROM), ("COMMANDLINE",)):
         raise BadInput(f"--{name.replace('_', '-')}: has no use beside --from, which measures nothing; leave it out")
+
+
+def _refuse_of_another_op(ctx: typer.Context, op: str) -> None:
+    """Raises BadInput for an option that only the other operator has."""
+    for name in given(ctx, NOT_OF[op]):
+        raise BadInput(f"--{name.replace('_', '-')}: has no use with --op {op}; leave it out")
+
+
+def _tune_dense(options: Mapping[str, Any]) -> None:
+    """Measure the grid of dense decode as the options say, and print or write its map."""
+    from dsa_bench.cli.dense import measure_dense
+    from dsa_bench.model.dense import DenseShape
+    from dsa_bench.model.files import refuse_unwritable
+    from dsa_bench.sweep.dense_plan import dense_plan
+    from dsa_bench.sweep.tune import tune_dense_request, tune_policy
+
+    record, output, backend = options["record"], options["output"], options["backend"]
+    names = ("query_heads", "kv_heads", "head_size", "value_head_size", "dtype")
+    heads = DenseShape(1, 1, **{name: options[name] for name in names if options[name] is not None})
+    measuring = (options[name] for name in ("rounds", "budget", "precision", "timer", "l2"))
+    policy = tune_policy(*measuring)
+
+    def request(on_gpu: bool) -> "DenseRequest":
+        return tune_dense_request(
+            on_gpu, options["batch"], options["capacity"], options["length"], options["chunk"], heads,
+            options["seed"], options["query_std"], policy,
+        )  # fmt: skip
+
+    if options["plan"]:
+        if record is not None or output is not None:
+            raise BadInput("--plan: measures nothing, so --record, --resume and -o have no use beside it")
+        emit(dense_plan(request(backend != "cpu"), backend))
+        return
+    if options["resume"] and record is None:
+        raise BadInput("--resume: needs --record FILE, the run to go on with")
+    if output is not None:
+        refuse_unwritable(output)
+    measured = measure_dense(
+        request(backend != "cpu"), backend, record, options["resume"],
+        adapt=lambda _, opened: request(opened.device.backend == "cuda"),
+    )  # fmt: skip
+    if measured.failure is not None:
+        raise measured.failure
+    _write(measured.run, None, "this run" if record is None else str(record), output)
 
 
 def _write(run: "Run", context: int | None, where: str, output: Path | None) -> None:

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""Why a launch gets its tiles per split: the map's table, rule and measured cell, or why the map does not hold."""
+"""Why a launch gets its splits: the map's table, rule and measured cell, or why the map does not hold."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dsa_bench.backends.base import Backend
-from dsa_bench.dispatch.facts import launch_facts
+from dsa_bench.backends.dense import DenseBackend
+from dsa_bench.dispatch.facts import dense_launch_facts, launch_facts
 from dsa_bench.dispatch.look_up import MapTable, applicable, nearest
+from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.shape import SparseShape
-from dsa_bench.model.splits_map import MapCell, MapRule, SplitsMap, SplitTable
+from dsa_bench.model.splits_map import AnyCell, AnyRule, AnyTable, SplitsMap
+from dsa_bench.splits.dense import chunk_of, fixed, seed_adaptive
 from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.splits.targets import smallest_target
 
@@ -19,59 +23,98 @@ KERNEL = "int8-tc"
 class Explained:
     """What a map says of one launch.
 
-    outcome  "hit": a rule holds; "miss": none does; "mismatch": the map is not for this device or launch
+    outcome  "hit": a rule holds; "miss": none does; "mismatch": the map is not for this device or launch; "pinned": the
+             environment's chunk wins over it
     here     what is said of the device, kernel and driver, if anything; from dispatch.look_up.applicable
     table    the table that holds, or the nearest that does not
-    value    the tiles per split that the launch gets; 0 for the automatic rule
+    sizes    what else the launch is asked for by name: candidates and tiles, or capacity; said, the same in words
+    size     of these the one that rules are looked up by
+    value    the tiles per split, or the chunk, that the launch gets; 0 for the automatic rule
     """
 
+    op: str
     file: str
     outcome: str
     here: str | None
-    table: SplitTable | None
+    table: AnyTable | None
     rows: int
-    candidates: int
-    tiles: int
+    sizes: Mapping[str, int]
+    said: str
+    size: int
     value: int
     splits: int
     automatic: int
     automatic_splits: int
 
     @property
-    def rule(self) -> MapRule | None:
+    def rule(self) -> AnyRule | None:
         """The rule that the table has for the shape, whether it holds here or not."""
-        if self.table is None or MapTable(self.table).tiles_per_split(self.rows, self.tiles) is None:
+        if self.table is None or MapTable(self.table).value(self.rows, self.size) is None:
             return None
         return next(
             rule
             for rule in self.table.rules
-            if rule.rows[0] <= self.rows <= rule.rows[1] and rule.tiles[0] <= self.tiles <= rule.tiles[1]
+            if rule.rows[0] <= self.rows <= rule.rows[1] and rule.size[0] <= self.size <= rule.size[1]
         )
 
     @property
-    def cell(self) -> MapCell | None:
+    def cell(self) -> AnyCell | None:
         """The shape as it was measured, if it was."""
         cells = () if self.table is None else self.table.cells
-        return next((cell for cell in cells if (cell.rows, cell.tiles) == (self.rows, self.tiles)), None)
+        return next((cell for cell in cells if cell.shape == (self.rows, self.size)), None)
 
 
 def explain_launch(file: str, splits_map: SplitsMap, backend: Backend, shape: SparseShape, l2: str) -> Explained:
     """What the map, read from `file`, says of a decode launch on an open backend."""
     facts = launch_facts(backend, KERNEL, shape, l2)
     holding, said = applicable(splits_map, facts)
-    value = None if holding is None else holding.tiles_per_split(shape.rows, shape.tiles)
+    value = None if holding is None else holding.value(shape.rows, shape.tiles)
     automatic = backend.geometry.plan(KERNEL, shape, AUTOMATIC).split
     chosen = backend.geometry.plan(KERNEL, shape, value or AUTOMATIC).split
     return Explained(
+        op="decode",
         file=file,
         outcome="mismatch" if holding is None else "miss" if value is None else "hit",
         here=said[0] if said else None,
         table=nearest(splits_map, facts),
         rows=shape.rows,
-        candidates=shape.candidates,
-        tiles=shape.tiles,
+        sizes={"candidates": shape.candidates, "tiles": shape.tiles},
+        said=f"candidates {shape.candidates} ({shape.tiles} tiles)",
+        size=shape.tiles,
         value=value or AUTOMATIC,
         splits=chosen.splits,
         automatic=smallest_target(shape.tiles, automatic.splits) or automatic.tiles_per_split,
+        automatic_splits=automatic.splits,
+    )
+
+
+def explain_dense_launch(
+    file: str, splits_map: SplitsMap, backend: DenseBackend, shape: DenseShape, l2: str, pinned: int | None = None
+) -> Explained:
+    """What the map, read from `file`, says of a launch of dense decode on an open backend, whatever its length.
+
+    pinned  the chunk that ONNX_GENAI_ATTN_SPLIT_CHUNK asks for, which wins over a map
+    Raises VariantRefused where the tuned kernel does not take the heads, CompileFailed.
+    """
+    facts = dense_launch_facts(backend, shape, l2)
+    holding, said = applicable(splits_map, facts)
+    tuned = None if holding is None else holding.value(shape.rows, shape.capacity)
+    value = pinned or tuned
+    automatic = seed_adaptive(shape.capacity, shape.rows)
+    chosen = fixed(shape.capacity, shape.rows, value) if value else automatic
+    outcome = "mismatch" if holding is None else "miss" if tuned is None else "hit"
+    return Explained(
+        op="dense",
+        file=file,
+        outcome="pinned" if pinned else outcome,
+        here=said[0] if said else None,
+        table=nearest(splits_map, facts),
+        rows=shape.rows,
+        sizes={"capacity": shape.capacity},
+        said=f"capacity {shape.capacity}",
+        size=shape.capacity,
+        value=value or AUTOMATIC,
+        splits=chosen.splits,
+        automatic=chunk_of(shape.capacity, automatic.splits) or automatic.chunk,
         automatic_splits=automatic.splits,
     )

@@ -3,10 +3,15 @@
 
 from typing import Protocol
 
-from dsa_bench.dispatch.look_up import LaunchFacts
+from dsa_bench.backends.dense import DenseBackend
+from dsa_bench.dispatch.look_up import DenseLaunchFacts, LaunchFacts
+from dsa_bench.model.dense import DenseKernel, DenseShape
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.shape import TILE, SparseShape
 from dsa_bench.splits.geometry import SparseGeometry
+
+DENSE_KERNEL: DenseKernel = "fast"
+"""The kernel of dense decode whose chunks are tuned."""
 
 
 class Host(Protocol):
@@ -35,6 +40,31 @@ def launch_facts(backend: Host, kernel: str, shape: SparseShape, l2: str) -> Lau
         tile=TILE,
         head_size=shape.head_size,
         group=shape.group,
+        kv_heads=shape.kv_heads,
+        l2=l2,
+        driver=device.driver,
+        runtime=device.runtime,
+    )
+
+
+def dense_launch_facts(backend: DenseBackend, shape: DenseShape, l2: str) -> DenseLaunchFacts:
+    """What a split launch of the tuned kernel for such heads is made with here.
+
+    Raises VariantRefused where the kernel does not take them, CompileFailed.
+    """
+    device = backend.device
+    return DenseLaunchFacts(
+        op="dense",
+        kernel=DENSE_KERNEL,
+        kernel_hash=backend.kernel_hash(DENSE_KERNEL, shape),
+        device=device.name,
+        compute_capability=device.compute_capability,
+        sm_count=device.sm_count,
+        cta_slots=device.sm_count * backend.resident_ctas(DENSE_KERNEL, shape),
+        dtype=shape.dtype,
+        head_size=shape.head_size,
+        value_head_size=shape.value_head_size,
+        query_heads=shape.query_heads,
         kv_heads=shape.kv_heads,
         l2=l2,
         driver=device.driver,

@@ -5,14 +5,15 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dsa_bench.model.splits_map import MapRule, SplitsMap, SplitTable
+from dsa_bench.model.splits_map import AnyRule, AnyTable, SplitsMap
 from dsa_bench.model.text import short
 
-MUST_MATCH = (
-    "op", "kernel", "device name", "compute_capability", "sm_count", "kernel_hash", "cta_slots", "tile", "head_size",
-    "group", "kv_heads", "l2",
-)  # fmt: skip
-"""Facts that decide what is fastest, or what a number of tiles means: where one differs the table says nothing."""
+_ON_DEVICE = ("op", "kernel", "device name", "compute_capability", "sm_count", "kernel_hash", "cta_slots")
+MUST_MATCH = {
+    "decode": (*_ON_DEVICE, "tile", "head_size", "group", "kv_heads", "l2"),
+    "dense": (*_ON_DEVICE, "dtype", "head_size", "value_head_size", "query_heads", "kv_heads", "l2"),
+}
+"""Operator -> facts that decide what is fastest, or what a value means: where one differs the table says nothing."""
 SHOULD_MATCH = ("driver", "runtime")
 
 
@@ -39,37 +40,73 @@ class LaunchFacts:
     runtime: str | None = None
 
 
-class MapTable:
-    """A table's rules, made ready for look-ups of about a microsecond."""
+@dataclass(frozen=True, slots=True)
+class DenseLaunchFacts:
+    """As LaunchFacts, of dense decode. Capacity and rows are what a rule is looked up by."""
 
-    __slots__ = ("_starts", "_strips", "table")
+    op: str
+    kernel: str
+    kernel_hash: str
+    device: str
+    compute_capability: str | None
+    sm_count: int
+    cta_slots: int
+    dtype: str
+    head_size: int
+    value_head_size: int
+    query_heads: int
+    kv_heads: int
+    l2: str
+    driver: str | None = None
+    runtime: str | None = None
 
-    def __init__(self, table: SplitTable) -> None:
-        self.table = table
-        self._starts, self._strips = _strips(table.rules)
 
-    def tiles_per_split(self, rows: int, tiles: int) -> int | None:
-        """The rule's value; None outside every rule, where the automatic rule applies. Never the nearest rule."""
+AnyFacts = LaunchFacts | DenseLaunchFacts
+
+
+class RuleLookUp:
+    """Rules, made ready for look-ups of about a microsecond."""
+
+    __slots__ = ("_starts", "_strips")
+
+    def __init__(self, rules: Sequence[AnyRule]) -> None:
+        self._starts, self._strips = _strips(rules)
+
+    def value(self, rows: int, size: int) -> int | None:
+        """The tiles per split of a launch of so many tiles, or of dense decode the chunk of a capacity.
+
+        None outside every rule, where the automatic rule applies. Never the nearest rule.
+        """
         starts, ends, values = self._strips[bisect_right(self._starts, rows)]
-        at = bisect_right(starts, tiles) - 1
-        return values[at] if at >= 0 and tiles <= ends[at] else None
+        at = bisect_right(starts, size) - 1
+        return values[at] if at >= 0 and size <= ends[at] else None
+
+
+class MapTable(RuleLookUp):
+    """A table with its rules."""
+
+    __slots__ = ("table",)
+
+    def __init__(self, table: AnyTable) -> None:
+        super().__init__(table.rules)
+        self.table = table
 
 
 _Strip = tuple[list[int], list[int], list[int]]
-"""First tiles, last tiles and values of the rules that hold for some rows, by ascending tiles."""
+"""First sizes, last sizes and values of the rules that hold for some rows, by ascending sizes."""
 
 
-def _strips(rules: Sequence[MapRule]) -> tuple[list[int], list[_Strip]]:
+def _strips(rules: Sequence[AnyRule]) -> tuple[list[int], list[_Strip]]:
     """(rows at which other rules start to hold, the rules that hold before the first and from each on)."""
     starts = sorted({rule.rows[0] for rule in rules} | {rule.rows[1] + 1 for rule in rules})
     strips: list[_Strip] = [([], [], [])]
     for rows in starts:
-        here = sorted((rule.tiles, rule.tiles_per_split) for rule in rules if rule.rows[0] <= rows <= rule.rows[1])
+        here = sorted((rule.size, rule.value) for rule in rules if rule.rows[0] <= rows <= rule.rows[1])
         strips.append(([low for (low, _), _ in here], [high for (_, high), _ in here], [value for _, value in here]))
     return starts, strips
 
 
-def applicable(splits_map: SplitsMap, facts: LaunchFacts) -> tuple[MapTable | None, list[str]]:
+def applicable(splits_map: SplitsMap, facts: AnyFacts) -> tuple[MapTable | None, list[str]]:
     """The table that holds for a launch, and what to warn of: at most one line.
 
     Without a table the line names every field that differs in the nearest one, with both values; with one, the driver
@@ -78,16 +115,16 @@ def applicable(splits_map: SplitsMap, facts: LaunchFacts) -> tuple[MapTable | No
     table = nearest(splits_map, facts)
     if table is None:
         return None, ["the map holds no table; the automatic rule decides"]
-    found = _differences(splits_map, table, facts, MUST_MATCH)
+    found = _differences(splits_map, table, facts, MUST_MATCH[facts.op])
     if found:
         return None, [f"the map is not used: {_said(found)}; the automatic rule decides"]
     newer = _differences(splits_map, table, facts, SHOULD_MATCH)
     return MapTable(table), [f"the map was tuned otherwise and is used: {_said(newer)}; tune again"] if newer else []
 
 
-def nearest(splits_map: SplitsMap, facts: LaunchFacts) -> SplitTable | None:
+def nearest(splits_map: SplitsMap, facts: AnyFacts) -> AnyTable | None:
     """The table that differs from the launch in the fewest facts that must match; None in a map without tables."""
-    differing = [(table, _differences(splits_map, table, facts, MUST_MATCH)) for table in splits_map.tables]
+    differing = [(table, _differences(splits_map, table, facts, MUST_MATCH[facts.op])) for table in splits_map.tables]
     return min(differing, key=lambda pair: _distance(pair[1]), default=(None, ()))[0]
 
 
@@ -99,8 +136,10 @@ def _distance(found: _Differences) -> tuple[bool, int]:
     return any(name in ("op", "kernel") for name, _, _ in found), len(found)
 
 
-def _differences(splits_map: SplitsMap, table: SplitTable, facts: LaunchFacts, names: Sequence[str]) -> _Differences:
-    """(field, the map's value, the launch's value) of those that differ."""
+def _differences(splits_map: SplitsMap, table: AnyTable, facts: AnyFacts, names: Sequence[str]) -> _Differences:
+    """(field, the map's value, the launch's value) of those that differ; of another operator's table, only that."""
+    if table.op != facts.op:
+        return [("op", table.op, facts.op)]
     device = splits_map.device
     of_map = {
         "device name": device.name, "compute_capability": device.compute_capability, "sm_count": device.sm_count,

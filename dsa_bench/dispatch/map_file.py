@@ -3,15 +3,25 @@
 
 import itertools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dsa_bench.model.documents import Misfit, from_json, json_schema, json_text, parse_json, pointer, to_json
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.files import write_whole
-from dsa_bench.model.splits_map import SCHEMA, SCHEMA_VERSION, MapCell, MapRule, SplitsMap, SplitTable
+from dsa_bench.model.splits_map import (
+    SCHEMA,
+    SCHEMA_VERSION,
+    AnyCell,
+    AnyRule,
+    AnyTable,
+    DenseMapCell,
+    MapWords,
+    SplitsMap,
+)
 from dsa_bench.model.text import quoted, short
-from dsa_bench.splits.rules import capped_splits
+from dsa_bench.splits.map_values import launched_splits
 
 _VALUE = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
 
@@ -64,25 +74,28 @@ def check_map(splits_map: SplitsMap) -> None:
         _check_table(table, f"/tables/{at}")
 
 
-def _check_table(table: SplitTable, place: str) -> None:
-    cells: dict[tuple[int, int], MapCell] = {}
+def _check_table(table: AnyTable, place: str) -> None:
+    cells: dict[tuple[int, int], AnyCell] = {}
     last = (0, 0)
+    words = table.words
     for at, cell in enumerate(table.cells):
-        where, shape = f"{place}/cells/{at}", (cell.rows, cell.tiles)
-        if shape <= last:
-            raise Misfit(where, f"rows {cell.rows}, tiles {cell.tiles}: cells must be sorted, each shape once")
-        cells[shape], last = cell, shape
-        _check_cell(cell, where)
+        where = f"{place}/cells/{at}"
+        if cell.shape <= last:
+            raise Misfit(where, f"rows {cell.rows}, {words.size} {cell.size}: cells must be sorted, each shape once")
+        cells[cell.shape], last = cell, cell.shape
+        if isinstance(cell, DenseMapCell) and cell.length > cell.capacity:
+            raise Misfit(f"{where}/length", f"is {cell.length}, and the capacity is {cell.capacity}")
+        _check_cell(cell, where, words)
     for at, rule in enumerate(table.rules):
         _check_rule(rule, f"{place}/rules/{at}", table, cells)
     _refuse_overlaps(table.rules, f"{place}/rules")
 
 
-def _check_cell(cell: MapCell, place: str) -> None:
+def _check_cell(cell: AnyCell, place: str, words: MapWords) -> None:
     for value in cell.us:
         if not _VALUE.fullmatch(value):
             raise Misfit(
-                pointer(f"{place}/us", value), "is no tiles per split: a positive decimal integer without leading 0"
+                pointer(f"{place}/us", value), f"is no {words.of_value}: a positive decimal integer without leading 0"
             )
     for name, value in (
         ("auto", cell.auto),
@@ -100,29 +113,30 @@ def _check_cell(cell: MapCell, place: str) -> None:
         raise Misfit(f"{place}/ratio", f"{centre:g} must lie between its ends {low:g} and {high:g}")
 
 
-def _check_rule(rule: MapRule, place: str, table: SplitTable, cells: dict[tuple[int, int], MapCell]) -> None:
-    for name, (low, high) in (("rows", rule.rows), ("tiles", rule.tiles)):
+def _check_rule(rule: AnyRule, place: str, table: AnyTable, cells: dict[tuple[int, int], AnyCell]) -> None:
+    words = table.words
+    for name, (low, high) in (("rows", rule.rows), (words.size, rule.size)):
         if low > high:
             raise Misfit(f"{place}/{name}", f"starts at {low}, after its end {high}")
-    for rows, tiles in itertools.product(rule.rows, rule.tiles):
-        if (rows, tiles) not in cells:
-            raise Misfit(place, f"reaches beyond the measured cells: none has rows {rows}, tiles {tiles}")
-    for (rows, tiles), cell in cells.items():
-        if rule.rows[0] <= rows <= rule.rows[1] and rule.tiles[0] <= tiles <= rule.tiles[1]:
-            asked = capped_splits(tiles, rule.tiles_per_split, table.max_splits)
-            if asked not in {capped_splits(tiles, int(value), table.max_splits) for value in cell.us}:
-                said = f"is {rule.tiles_per_split}, which was not measured at rows {rows}, tiles {tiles}"
-                raise Misfit(f"{place}/tiles_per_split", said)
+    for rows, size in itertools.product(rule.rows, rule.size):
+        if (rows, size) not in cells:
+            raise Misfit(place, f"reaches beyond the measured cells: none has rows {rows}, {words.size} {size}")
+    for (rows, size), cell in cells.items():
+        if rule.rows[0] <= rows <= rule.rows[1] and rule.size[0] <= size <= rule.size[1]:
+            asked = launched_splits(table, size, rule.value)
+            if asked not in {launched_splits(table, size, int(value)) for value in cell.us}:
+                said = f"is {rule.value}, which was not measured at rows {rows}, {words.size} {size}"
+                raise Misfit(f"{place}/{words.value}", said)
 
 
-def _refuse_overlaps(rules: tuple[MapRule, ...], place: str) -> None:
-    starts = [(rule.rows[0], rule.tiles[0]) for rule in rules]
+def _refuse_overlaps(rules: Sequence[AnyRule], place: str) -> None:
+    starts = [(rule.rows[0], rule.size[0]) for rule in rules]
     for at, (one, other) in enumerate(itertools.pairwise(starts), 1):
         if other < one:
             raise Misfit(f"{place}/{at}", "stands after a rule that starts later; rules must be sorted")
     for at, rule in enumerate(rules):
         for before in range(at):
-            if _meet(rule.rows, rules[before].rows) and _meet(rule.tiles, rules[before].tiles):
+            if _meet(rule.rows, rules[before].rows) and _meet(rule.size, rules[before].size):
                 raise Misfit(f"{place}/{at}", f"overlaps {place}/{before}")
 
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from dsa_bench import __version__
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.splits_map import SplitsMap, SplitTable
+from dsa_bench.model.splits_map import AnyTable, SplitsMap
 from dsa_bench.model.text import short
 
 
@@ -26,7 +26,7 @@ def merge_maps(named: Sequence[tuple[str, SplitsMap]]) -> SplitsMap:
                     f"{name}: its device's {field.name} is {short(now)} and that of {first_name} is {short(was)}; "
                     "a file holds one device, so keep them apart"
                 )
-    tables: dict[object, tuple[str, SplitTable]] = {}
+    tables: dict[object, tuple[str, AnyTable]] = {}
     for name, one in named:
         for table in one.tables:
             before, known = tables.setdefault(table.identity, (name, table))

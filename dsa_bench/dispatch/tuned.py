@@ -51,7 +51,7 @@ class TunedMap:
         table, said = self._tables[facts]
         if table is None:
             return None, f"map: mismatch in {self._path}: {said}"
-        value = table.tiles_per_split(rows, tiles)
+        value = table.value(rows, tiles)
         where = f"rows {rows}, tiles {tiles} of {self._path}"
         found = f"miss, no rule for {where}" if value is None else f"hit, {value} tiles per split for {where}"
         return value, f"map: {found}" + (f" ({said})" if said else "")

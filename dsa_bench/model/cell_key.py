@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from dsa_bench.model import dense, hyper, shape
 
+AttentionShape = shape.SparseShape | dense.DenseShape
+
 CELL_KEYS: dict[str, re.Pattern[str]] = {
     **dict.fromkeys(shape.OPS, shape.CELL_KEY),
     **hyper.CELL_KEYS,
@@ -18,6 +20,11 @@ def is_cell_key(key: str) -> bool:
     """Whether a cell is named as one of an operator is."""
     pattern = CELL_KEYS.get(key.removeprefix("op=").partition(",")[0])
     return pattern is not None and pattern.fullmatch(key) is not None
+
+
+def attention_shape_of_key(key: str) -> AttentionShape:
+    """The shape that a cell of attention is named after. Raises BadInput if it is another operator's, or none."""
+    return dense.dense_shape_of_key(key) if key.startswith("op=dense,") else shape.shape_of_key(key)
 
 
 def cell_words(parts: Mapping[str, str], *, heads: bool = True) -> str:

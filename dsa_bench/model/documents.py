@@ -2,7 +2,7 @@
 """JSON documents that are dataclasses: read strictly, with the place of whatever does not fit, written, and as schema.
 
 Fields are strings, integers, numbers, None, Literals, tuples, dict[str, ...] and dataclasses; Annotated numbers carry
-their Limits.
+their Limits. Dataclasses of a union are told apart by their first field, a Literal of one text.
 """
 
 import json
@@ -82,7 +82,7 @@ def _build(hint: Any, value: Any, place: str) -> Any:
                 raise Misfit(place or "/", f"lacks the field {name!r}")
         return cast(Any, hint)(**{name: _build(part, given[name], f"{place}/{name}") for name, part in hints.items()})
     if origin in _UNIONS:
-        return None if value is None else _build(next(part for part in parts if part is not NoneType), value, place)
+        return None if value is None and NoneType in parts else _build(_alternative(parts, value, place), value, place)
     if origin is Literal:
         if not any(value == choice and type(value) is type(choice) for choice in parts):
             raise Misfit(place, f"is {_said(value)}, must be {' or '.join(map(_said, parts))}")
@@ -98,6 +98,22 @@ def _build(hint: Any, value: Any, place: str) -> Any:
             raise Misfit(place, f"is a list of {len(items)}, must be one of {len(kinds)}")
         return tuple(_build(kind, item, f"{place}/{at}") for at, (kind, item) in enumerate(zip(kinds, items)))  # noqa: B905
     return _scalar(hint, value, place)
+
+
+def _alternative(parts: tuple[Any, ...], value: Any, place: str) -> Any:
+    """The part of a union that a value is meant for: of several dataclasses, the one whose first field it names."""
+    choices = [part for part in parts if part is not NoneType]
+    if len(choices) == 1:
+        return choices[0]
+    given = _objectpointer(value, place)
+    name = next(iter(_hints(choices[0])))
+    tags = {get_args(_hints(part)[name])[0]: part for part in choices}
+    if name not in given:
+        raise Misfit(place or "/", f"lacks the field {name!r}")
+    tag = given[name]
+    if not isinstance(tag, str) or tag not in tags:
+        raise Misfit(f"{place}/{name}", f"is {_said(tag)}, must be {' or '.join(map(_said, tags))}")
+    return tags[tag]
 
 
 def _scalar(hint: Any, value: Any, place: str) -> Any:

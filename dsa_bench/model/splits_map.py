@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""The tuned map, `splits.json`: which tiles per split beat the automatic rule, for which launches, and by how much.
+"""The tuned map, `splits.json`: which tiles per split, or for dense decode which chunk, beat the automatic rule, for
+which launches, and by how much.
+
+Tables of both operators have the same parts under their own names: a launch is rows and a size (tiles, or capacity),
+and a rule gives it a value (tiles per split, or a chunk). `size`, `value` and `shape` are what they share.
 
 Published as JSON Schema in docs/schemas/splits.schema.json, which is these dataclasses written down. What types cannot
 say (order, overlap, what was measured) is checked by dsa_bench.dispatch.map_file.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from dsa_bench.model.documents import Limits
 from dsa_bench.model.run import LONGEST_US
@@ -55,6 +59,25 @@ class MapPolicy:
     margin: Share
     confidence: Share
 
+    @property
+    def said(self) -> str:
+        """What all cells share, in words."""
+        return f"context {self.context}"
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMapPolicy:
+    """As MapPolicy, of dense decode, whose cells each say their length."""
+
+    timer: Literal["cupti", "events", "wall"]
+    rounds: Count
+    margin: Share
+    confidence: Share
+
+    @property
+    def said(self) -> str:
+        return "each at its length"
+
 
 @dataclass(frozen=True, slots=True)
 class MapCell:
@@ -76,6 +99,40 @@ class MapCell:
     ratio: tuple[Ratio, Ratio, Ratio]
     ties: tuple[Count, ...]
 
+    @property
+    def size(self) -> int:
+        return self.tiles
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.tiles
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMapCell:
+    """One measured shape of dense decode, as MapCell. Values are chunks, in keys.
+
+    length  live keys while it was measured: what is fastest depends on it, and the choice must not
+    """
+
+    rows: Count
+    capacity: Count
+    length: Count
+    auto: Count
+    auto_us: Microseconds
+    us: dict[str, Microseconds]
+    best: Count
+    ratio: tuple[Ratio, Ratio, Ratio]
+    ties: tuple[Count, ...]
+
+    @property
+    def size(self) -> int:
+        return self.capacity
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.capacity
+
 
 @dataclass(frozen=True, slots=True)
 class MapRule:
@@ -84,6 +141,31 @@ class MapRule:
     rows: Interval
     tiles: Interval
     tiles_per_split: Count
+
+    @property
+    def size(self) -> Interval:
+        return self.tiles
+
+    @property
+    def value(self) -> int:
+        return self.tiles_per_split
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMapRule:
+    """The chunk of every launch of dense decode with rows and capacity in these closed ranges."""
+
+    rows: Interval
+    capacity: Interval
+    chunk: Count
+
+    @property
+    def size(self) -> Interval:
+        return self.capacity
+
+    @property
+    def value(self) -> int:
+        return self.chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +183,27 @@ class RegretSummary:
     rows: Count
     tiles: Count
 
+    @property
+    def size(self) -> int:
+        return self.tiles
+
+
+@dataclass(frozen=True, slots=True)
+class DenseRegretSummary:
+    """As RegretSummary, of dense decode."""
+
+    cells: Count
+    mean: Number
+    low: Number | None
+    high: Number | None
+    max: Number
+    rows: Count
+    capacity: Count
+
+    @property
+    def size(self) -> int:
+        return self.capacity
+
 
 @dataclass(frozen=True, slots=True)
 class NullSummary:
@@ -115,6 +218,25 @@ class NullSummary:
     tiles: Count
     untrusted: Annotated[int, Limits(0, LARGEST_COUNT)]
 
+    @property
+    def size(self) -> int:
+        return self.tiles
+
+
+@dataclass(frozen=True, slots=True)
+class DenseNullSummary:
+    """As NullSummary, of dense decode."""
+
+    cells: Count
+    ratio: Ratio
+    rows: Count
+    capacity: Count
+    untrusted: Annotated[int, Limits(0, LARGEST_COUNT)]
+
+    @property
+    def size(self) -> int:
+        return self.capacity
+
 
 @dataclass(frozen=True, slots=True)
 class Validation:
@@ -128,6 +250,32 @@ class Validation:
     regret_map: RegretSummary | None
     held_out: RegretSummary | None
     null_control: NullSummary | None
+
+
+@dataclass(frozen=True, slots=True)
+class DenseValidation:
+    """As Validation, of dense decode."""
+
+    regret_auto: DenseRegretSummary | None
+    regret_map: DenseRegretSummary | None
+    held_out: DenseRegretSummary | None
+    null_control: DenseNullSummary | None
+
+
+class MapWords(NamedTuple):
+    """What a table calls its launches' size and the rules' value: as fields, in sentences, and as a heading."""
+
+    size: str
+    value: str
+    of_value: str
+    heading: str
+
+
+WORDS = {
+    "decode": MapWords("tiles", "tiles_per_split", "tiles per split", "tiles/split"),
+    "dense": MapWords("capacity", "chunk", "keys per split", "chunk"),
+}
+"""By operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +312,66 @@ class SplitTable:
         heads = f"heads {self.group * self.kv_heads}/{self.kv_heads}, head size {self.head_size}"
         return f"{self.op} {short(self.kernel)}, {heads}, L2 {self.l2}"
 
+    @property
+    def subject(self) -> tuple[Any, ...]:
+        """What the table is about, whatever device and kernel version it was made with."""
+        return self.op, self.kernel, self.head_size, self.group, self.kv_heads, self.l2
+
+    @property
+    def words(self) -> MapWords:
+        return WORDS[self.op]
+
+
+@dataclass(frozen=True, slots=True)
+class DenseTable:
+    """The cells and rules of one kernel of dense decode with one type, head geometry and L2 mode.
+
+    cta_slots  SMs x resident CTAs per SM of the split kernel
+    """
+
+    op: Literal["dense"]
+    kernel: str
+    kernel_hash: str
+    cta_slots: Count
+    max_splits: Count
+    dtype: Literal["f32", "f16", "bf16"]
+    head_size: Count
+    value_head_size: Count
+    query_heads: Count
+    kv_heads: Count
+    l2: Literal["cold", "warm", "none"]
+    policy: DenseMapPolicy
+    cells: tuple[DenseMapCell, ...]
+    rules: tuple[DenseMapRule, ...]
+    validation: DenseValidation
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """See SplitTable."""
+        return (*self.subject, self.kernel_hash, self.cta_slots)
+
+    @property
+    def name(self) -> str:
+        """The table in words."""
+        heads = f"heads {self.query_heads}/{self.kv_heads} x {self.head_size}/{self.value_head_size}"
+        return f"{self.op} {short(self.kernel)}, {heads}, {self.dtype}, L2 {self.l2}"
+
+    @property
+    def subject(self) -> tuple[Any, ...]:
+        """See SplitTable."""
+        sizes = (self.head_size, self.value_head_size, self.query_heads, self.kv_heads)
+        return (self.op, self.kernel, self.dtype, *sizes, self.l2)
+
+    @property
+    def words(self) -> MapWords:
+        return WORDS[self.op]
+
+
+AnyTable = SplitTable | DenseTable
+AnyCell = MapCell | DenseMapCell
+AnyRule = MapRule | DenseMapRule
+AnyRegret = RegretSummary | DenseRegretSummary
+
 
 @dataclass(frozen=True, slots=True)
 class SplitsMap:
@@ -172,6 +380,6 @@ class SplitsMap:
     created: str
     generator: str
     device: MapDevice
-    tables: tuple[SplitTable, ...]
+    tables: tuple[SplitTable | DenseTable, ...]
     schema: Literal["dsa-bench/splits"] = SCHEMA
     schema_version: Literal[1] = SCHEMA_VERSION

@@ -47,7 +47,7 @@ def fit_costs(cells: Sequence[SweptCell], slots: DeviceSlots) -> Fit:
     Raises BadInput if the launches are fewer than twice the constants.
     """
     loads = [
-        launch_load(cell.shape.tiles, cell.shape.row_heads, slots, cell.checks[variant].splits)
+        launch_load(cell.sparse.tiles, cell.sparse.row_heads, slots, cell.checks[variant].splits)
         for cell in cells
         for variant in cell.times
     ]
@@ -144,7 +144,7 @@ def _costs(constants: NDArray[np.float64], crowds: Sequence[int]) -> SplitCosts:
 
 def _held_out_choice(rule: ModelRule, cell: SweptCell, slots: DeviceSlots) -> ScoredChoice:
     by_splits = {cell.checks[variant].splits: variant for variant in cell.times}
-    splits = rule.best(cell.shape.tiles, cell.shape.row_heads, slots, sorted(by_splits))
+    splits = rule.best(cell.sparse.tiles, cell.sparse.row_heads, slots, sorted(by_splits))
     return ScoredChoice(cell, MODEL, by_splits[splits], regret(cell.times, by_splits[splits], cell.rounds))
 
 

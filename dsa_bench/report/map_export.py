@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""A tuned map as the one setting that ONNX Runtime takes: the value of least mean regret over the map's cells."""
+"""A tuned map as the one setting that ONNX Runtime or onnx-genai takes: the value of least mean regret over cells."""
 
 import json
 from dataclasses import dataclass
 
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.splits_map import MapCell, SplitsMap
+from dsa_bench.model.splits_map import WORDS, AnyCell, AnyTable, SplitsMap
 from dsa_bench.model.text import printable
-from dsa_bench.splits.rules import capped_splits
+from dsa_bench.splits.dense import CHUNK_VARIABLE
+from dsa_bench.splits.map_values import launched_splits
 
 SWITCH = ("ep.cuda.dsa_decode_int8_tc", "ORT_DSA_DECODE_INT8_TC")
 KNOB = ("ep.cuda.dsa_decode_int8_tc_tiles_per_split", "ORT_DSA_DECODE_INT8_TC_TILES_PER_SPLIT")
@@ -16,8 +17,9 @@ KNOB = ("ep.cuda.dsa_decode_int8_tc_tiles_per_split", "ORT_DSA_DECODE_INT8_TC_TI
 
 @dataclass(frozen=True, slots=True)
 class OneValue:
-    """A tiles per split for every launch, 0 for the automatic rule; its regret over `cells` cells of the map."""
+    """A value for every launch of an operator, 0 for the automatic rule; its regret over `cells` cells of the map."""
 
+    op: str
     value: int
     mean: float
     max: float
@@ -27,7 +29,7 @@ class OneValue:
     @property
     def said(self) -> str:
         """What the value is, and what it is not."""
-        name = f"{self.value} tiles per split" if self.value else "0 (the automatic rule)"
+        name = f"{self.value} {WORDS[self.op].of_value}" if self.value else "0 (the automatic rule)"
         return (
             f"{name}: the single value of least mean regret over the map's {self.cells} cells: {self.mean:.2%} mean, "
             f"{self.max:.2%} max, of median times against each cell's best (the automatic rule: "
@@ -35,31 +37,39 @@ class OneValue:
         )
 
 
-def single_value(splits_map: SplitsMap) -> OneValue:
+def exported_ops(splits_map: SplitsMap) -> list[str]:
+    """The operators that the map has cells of. Raises BadInput if there is none."""
+    ops = [op for op in WORDS if any(table.op == op and table.cells for table in splits_map.tables)]
+    if not ops:
+        raise BadInput("the map holds no cell, so no value can be chosen; tune again")
+    return ops
+
+
+def single_value(splits_map: SplitsMap, op: str = "decode") -> OneValue:
     """Among 0 and every value that all cells measured, the one with the least mean regret, the smallest of equals.
 
     Regret of median times against each cell's least. Raises BadInput for a map without cells.
     """
-    cells = [(cell, table.max_splits) for table in splits_map.tables for cell in table.cells]
+    cells = [(table, cell) for table in splits_map.tables if table.op == op for cell in table.cells]
     if not cells:
         raise BadInput("the map holds no cell, so no value can be chosen; tune again")
-    values = {0} | {int(value) for cell, _ in cells for value in cell.us}
+    values = {0} | {int(value) for _, cell in cells for value in cell.us}
     scored: dict[int, list[float]] = {}
     for value in sorted(values):
-        times = [_time_us(cell, value, max_splits) for cell, max_splits in cells]
+        times = [_time_us(*one, value) for one in cells]
         known = [us for us in times if us is not None]
         if len(known) == len(cells):
-            scored[value] = [us / min(cell.us.values()) - 1 for us, (cell, _) in zip(known, cells, strict=True)]
+            scored[value] = [us / min(cell.us.values()) - 1 for us, (_, cell) in zip(known, cells, strict=True)]
     best = min(scored, key=lambda value: (sum(scored[value]), value))
     mean = {value: sum(of_value) / len(cells) for value, of_value in scored.items()}
-    return OneValue(best, mean[best], max(scored[best]), len(cells), mean[0])
+    return OneValue(op, best, mean[best], max(scored[best]), len(cells), mean[0])
 
 
-def _time_us(cell: MapCell, value: int, max_splits: int) -> float | None:
+def _time_us(table: AnyTable, cell: AnyCell, value: int) -> float | None:
     if value == 0:
         return cell.auto_us
-    asked = capped_splits(cell.tiles, value, max_splits)
-    return next((us for key, us in cell.us.items() if capped_splits(cell.tiles, int(key), max_splits) == asked), None)
+    asked = launched_splits(table, cell.size, value)
+    return next((us for key, us in cell.us.items() if launched_splits(table, cell.size, int(key)) == asked), None)
 
 
 def session_options(chosen: OneValue) -> str:
@@ -73,7 +83,13 @@ def environment_lines(chosen: OneValue, device: str) -> str:
         [
             f"# {chosen.said}",
             f"# tuned on {printable(' '.join(device.split()))}",
-            f"export {SWITCH[1]}=1",
-            f"export {KNOB[1]}={chosen.value}",
+            *_settings(chosen),
         ]
     )
+
+
+def _settings(chosen: OneValue) -> list[str]:
+    """onnx-genai's variable has no value that means its own rule, so it must not be set for that."""
+    if chosen.op == "dense":
+        return [f"export {CHUNK_VARIABLE}={chosen.value}" if chosen.value else f"unset {CHUNK_VARIABLE}"]
+    return [f"export {SWITCH[1]}=1", f"export {KNOB[1]}={chosen.value}"]

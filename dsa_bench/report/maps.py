@@ -8,9 +8,9 @@ from typing import Any
 from dsa_bench.dispatch.explain_map import Explained
 from dsa_bench.dispatch.look_up import MapTable
 from dsa_bench.model.documents import to_json
-from dsa_bench.model.splits_map import MapCell, MapRule, RegretSummary, SplitsMap, SplitTable
+from dsa_bench.model.splits_map import WORDS, AnyCell, AnyRegret, AnyRule, AnyTable, SplitsMap
 from dsa_bench.model.text import printable
-from dsa_bench.splits.rules import capped_splits
+from dsa_bench.splits.map_values import launched_splits
 
 
 def show_text(splits_map: SplitsMap) -> str:
@@ -26,23 +26,23 @@ def show_text(splits_map: SplitsMap) -> str:
     return "\n".join(printable(line) for line in lines)
 
 
-def _table_lines(table: SplitTable) -> list[str]:
-    policy = table.policy
+def _table_lines(table: AnyTable) -> list[str]:
+    policy, words = table.policy, table.words
     lines = [
         f"{table.name}, {table.cta_slots} CTA slots, kernel {table.kernel_hash}",
-        f"{_count(len(table.cells), 'cell')}, {policy.rounds} rounds, {policy.timer}, context {policy.context}; "
+        f"{_count(len(table.cells), 'cell')}, {policy.rounds} rounds, {policy.timer}, {policy.said}; "
         f"a rule gains more than {policy.margin:.2%}, at {policy.confidence:.0%} over all cells",
     ]
     grid: list[tuple[str, ...]] = [
-        ("rows", "tiles", "tiles/split", "cell", "us", "auto", "auto us", "best", "best/auto", "interval", "ties")
+        ("rows", words.size, words.heading, "cell", "us", "auto", "auto us", "best", "best/auto", "interval", "ties")
     ]
     for rule in table.rules:
         for at, cell in enumerate(cells_of(rule, table)):
-            asked = (_range(rule.rows), _range(rule.tiles), str(rule.tiles_per_split)) if not at else ("", "", "")
-            us = _launch_us(cell, rule.tiles_per_split, table.max_splits)
+            asked = (_range(rule.rows), _range(rule.size), str(rule.value)) if not at else ("", "", "")
+            us = _launch_us(table, cell, rule.value)
             ratio, low, high = cell.ratio
             ties = " ".join(map(str, cell.ties)) or "-"
-            measured = (f"{cell.rows}x{cell.tiles}", f"{us:.2f}", str(cell.auto), f"{cell.auto_us:.2f}", str(cell.best))
+            measured = (f"{cell.rows}x{cell.size}", f"{us:.2f}", str(cell.auto), f"{cell.auto_us:.2f}", str(cell.best))
             grid.append((*asked, *measured, f"{ratio:.3f}", f"{low:.3f}-{high:.3f}", ties))
     if table.rules:
         widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
@@ -54,40 +54,41 @@ def _table_lines(table: SplitTable) -> list[str]:
         ("automatic rule", validation.regret_auto), ("this map", validation.regret_map),
         ("cells held out", validation.held_out),
     ):  # fmt: skip
-        lines.append(f"regret, {name}: {'-' if summary is None else _regret(summary)}")
+        lines.append(f"regret, {name}: {'-' if summary is None else _regret(summary, words.size)}")
     null = validation.null_control
     if null is not None:
-        off = f"{100 * (null.ratio - 1):+.2f}% at rows {null.rows}, tiles {null.tiles}"
+        off = f"{100 * (null.ratio - 1):+.2f}% at rows {null.rows}, {words.size} {null.size}"
         lines.append(f"null control: at most {off}; {null.untrusted} of {_count(null.cells, 'cell')} untrusted")
     return lines
 
 
-def _regret(summary: RegretSummary) -> str:
+def _regret(summary: AnyRegret, size: str) -> str:
     interval = "" if summary.low is None or summary.high is None else f" [{summary.low:.2%}, {summary.high:.2%}]"
-    where = f"rows {summary.rows}, tiles {summary.tiles}"
+    where = f"rows {summary.rows}, {size} {summary.size}"
     return f"mean {summary.mean:.2%}{interval}, max {summary.max:.2%} ({where}), {_count(summary.cells, 'cell')}"
 
 
-def cells_of(rule: MapRule, table: SplitTable) -> list[MapCell]:
+def cells_of(rule: AnyRule, table: AnyTable) -> list[AnyCell]:
     """The measured cells that a rule covers."""
     return [
         cell
         for cell in table.cells
-        if rule.rows[0] <= cell.rows <= rule.rows[1] and rule.tiles[0] <= cell.tiles <= rule.tiles[1]
+        if rule.rows[0] <= cell.rows <= rule.rows[1] and rule.size[0] <= cell.size <= rule.size[1]
     ]
 
 
-def _launch_us(cell: MapCell, target: int, max_splits: int) -> float:
+def _launch_us(table: AnyTable, cell: AnyCell, target: int) -> float:
     """The cell's time of whatever the target launches; the map was checked to hold it."""
-    asked = capped_splits(cell.tiles, target, max_splits)
-    return next(us for value, us in cell.us.items() if capped_splits(cell.tiles, int(value), max_splits) == asked)
+    asked = launched_splits(table, cell.size, target)
+    return next(us for value, us in cell.us.items() if launched_splits(table, cell.size, int(value)) == asked)
 
 
 def explained_text(explained: Explained) -> str:
     """The outcome first, then what it rests on."""
     one = explained
-    shape = f"rows {one.rows}, candidates {one.candidates} ({one.tiles} tiles)"
-    chosen = f"{one.value} tiles per split" if one.value else f"the automatic rule, {one.automatic} tiles per split"
+    of_value = WORDS[one.op].of_value
+    shape = f"rows {one.rows}, {one.said}"
+    chosen = f"{one.value} {of_value}" if one.value else f"the automatic rule, {one.automatic} {of_value}"
     lines = [f"{one.outcome}: {shape}: {chosen}, {_count(one.splits, 'split')}", f"file: {one.file}"]
     if one.here is not None:
         lines.append(one.here)
@@ -96,18 +97,17 @@ def explained_text(explained: Explained) -> str:
         lines += _evidence(one)
     if one.value:
         lines.append(
-            f"without the map: the automatic rule, {one.automatic} tiles per split, "
-            f"{_count(one.automatic_splits, 'split')}"
+            f"without the map: the automatic rule, {one.automatic} {of_value}, {_count(one.automatic_splits, 'split')}"
         )
     return "\n".join(printable(line) for line in lines)
 
 
 def _evidence(one: Explained) -> list[str]:
-    rule, cell = one.rule, one.cell
+    rule, cell, words = one.rule, one.cell, WORDS[one.op]
     lines = [
         "rule: none for this shape"
         if rule is None
-        else f"rule: rows {_range(rule.rows)}, tiles {_range(rule.tiles)}: {rule.tiles_per_split} tiles per split"
+        else f"rule: rows {_range(rule.rows)}, {words.size} {_range(rule.size)}: {rule.value} {words.of_value}"
     ]
     if cell is None:
         between = "" if rule is None else "; it lies between measured cells that share the rule"
@@ -126,8 +126,8 @@ def explained_content(explained: Explained) -> dict[str, Any]:
     one = explained
     return {
         "schema": "dsa-bench/map-explain", "schema_version": 1, "outcome": one.outcome, "file": one.file,
-        "here": one.here, "table": one.table and one.table.name, "rows": one.rows, "candidates": one.candidates,
-        "tiles": one.tiles, "tiles_per_split": one.value, "splits": one.splits, "automatic": one.automatic,
+        "here": one.here, "table": one.table and one.table.name, "rows": one.rows, **one.sizes,
+        WORDS[one.op].value: one.value, "splits": one.splits, "automatic": one.automatic,
         "automatic_splits": one.automatic_splits, "rule": one.rule and to_json(one.rule),
         "cell": one.cell and to_json(one.cell),
     }  # fmt: skip
@@ -137,8 +137,8 @@ def differences(before: tuple[str, SplitsMap], after: tuple[str, SplitsMap]) -> 
     """Where two maps differ: the device, each table's facts, and what each shape gets that either measured."""
     (old_name, old), (new_name, new) = before, after
     lines = [f"device: {line}" for line in _field_differences(old.device, new.device, old_name, new_name, ())]
-    old_tables, new_tables = ({_subject(table): table for table in one.tables} for one in (old, new))
-    for subject in sorted(old_tables.keys() | new_tables.keys()):
+    old_tables, new_tables = ({table.subject: table for table in one.tables} for one in (old, new))
+    for subject in sorted(old_tables.keys() | new_tables.keys(), key=repr):
         if subject not in old_tables or subject not in new_tables:
             table = old_tables.get(subject) or new_tables[subject]
             lines.append(f"{table.name}: only in {old_name if subject in old_tables else new_name}")
@@ -152,11 +152,6 @@ def differences(before: tuple[str, SplitsMap], after: tuple[str, SplitsMap]) -> 
     return [printable(line) for line in lines]
 
 
-def _subject(table: SplitTable) -> tuple[Any, ...]:
-    """What a table is about, whatever device and kernel version it was made with."""
-    return table.op, table.kernel, table.head_size, table.group, table.kv_heads, table.l2
-
-
 def _field_differences(one: Any, other: Any, name: str, other_name: str, skip: Sequence[str]) -> list[str]:
     pairs = [(field.name, getattr(one, field.name), getattr(other, field.name)) for field in fields(one)]
     return [
@@ -166,18 +161,18 @@ def _field_differences(one: Any, other: Any, name: str, other_name: str, skip: S
     ]
 
 
-def _choices(one: SplitTable, other: SplitTable) -> list[str]:
+def _choices(one: AnyTable, other: AnyTable) -> list[str]:
     old, new = MapTable(one), MapTable(other)
-    shapes = sorted({(cell.rows, cell.tiles) for cell in (*one.cells, *other.cells)})
-    measured = [{(cell.rows, cell.tiles) for cell in table.cells} for table in (one, other)]
+    shapes = sorted({cell.shape for cell in (*one.cells, *other.cells)})
+    measured = [{cell.shape for cell in table.cells} for table in (one, other)]
     lines: list[str] = []
     for shape in shapes:
         was, now = (
             "not measured" if shape not in cells else "auto" if value is None else str(value)
-            for cells, value in zip(measured, (old.tiles_per_split(*shape), new.tiles_per_split(*shape)), strict=True)
+            for cells, value in zip(measured, (old.value(*shape), new.value(*shape)), strict=True)
         )
         if was != now:
-            lines.append(f"rows {shape[0]}, tiles {shape[1]}: {was} -> {now}")
+            lines.append(f"rows {shape[0]}, {one.words.size} {shape[1]}: {was} -> {now}")
     return lines
 
 

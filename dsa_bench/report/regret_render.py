@@ -5,18 +5,16 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.text import printable
 from dsa_bench.report.columns import aligned, csv_text, interval, markdown, percent
 from dsa_bench.report.regret import ScoredChoice, Scores, Standing, league, shapes, standing, too_few
 from dsa_bench.report.render import time_text
-from dsa_bench.report.swept import SweptCell
+from dsa_bench.report.swept import SweptCell, place_of
 
 REGRET_SCHEMA = "dsa-bench/regret"
 LEAGUE_SCHEMA = "dsa-bench/rule-league"
 COLUMNS = (
-    "rows",
-    "context",
-    "candidates",
     "rule",
     "splits",
     "time",
@@ -34,12 +32,12 @@ _Places = dict[tuple[str, str], list[str]]
 
 def regret_text(scores: Scores) -> str:
     """A line for each rule and cell, then one for each rule."""
-    table = aligned(COLUMNS, [_cells(one) for one in scores.scored], LEFT)
+    table = aligned(_columns(scores), [_cells(one, scores) for one in scores.scored], LEFT)
     return "\n".join([table, *_sentences(scores)])
 
 
 def regret_markdown(scores: Scores) -> str:
-    table = markdown(COLUMNS, [_cells(one) for one in scores.scored], LEFT)
+    table = markdown(_columns(scores), [_cells(one, scores) for one in scores.scored], LEFT)
     return "\n".join([table, "", *(f"- {line}" for line in _sentences(scores))])
 
 
@@ -119,13 +117,26 @@ def _flat(one: Standing) -> dict[str, Any]:
     row: dict[str, Any] = {"rule": one.rule, "cells": total and total.cells}
     names = ("mean", "low", "high", "percentile_95", "maximum", "naive_mean", "naive_maximum")
     row |= {name: None if total is None else getattr(total, name) for name in names}
-    return {**row, "maximum_rows": worst and worst.shape.rows, "maximum_candidates": worst and worst.shape.candidates}
+    size = "candidates" if worst is None or not isinstance(worst.shape, DenseShape) else "capacity"
+    return {**row, "maximum_rows": worst and worst.shape.rows, f"maximum_{size}": worst and place_of(worst.shape)[size]}
 
 
-def _cells(one: ScoredChoice) -> list[str]:
-    shape, found = one.cell.shape, one.regret
+def _columns(scores: Scores) -> tuple[str, ...]:
+    """Headings of what `_cells` gives."""
+    return (*_place_columns(scores), *COLUMNS)
+
+
+def _place_columns(scores: Scores) -> list[str]:
+    """What tells cells apart; of dense decode also the kernel, where several were swept."""
+    first, kernels = scores.cells[0].shape, {cell.kernel for cell in scores.cells}
+    return [*place_of(first), *(["kernel"] if isinstance(first, DenseShape) and len(kernels) > 1 else [])]
+
+
+def _cells(one: ScoredChoice, scores: Scores) -> list[str]:
+    found = one.regret
+    place = {**{name: str(size) for name, size in place_of(one.cell.shape).items()}, "kernel": one.cell.kernel}
     return [
-        *map(str, (shape.rows, shape.context, shape.candidates)),
+        *(place[name] for name in _place_columns(scores)),
         one.rule,
         str(one.splits),
         time_text(one.median_us(one.variant)),
@@ -170,13 +181,24 @@ def _basis(scores: Scores, shared: int) -> list[str]:
     """What the league rests on."""
     first = scores.cells[0]
     basis = f"cross-fitted regret over the {shapes(shared)} that every rule has a time in, of {len(scores.cells)}"
-    return [printable(f"{basis}; {first.timer}, L2 {first.l2}; at = rows x candidates"), *missing_lines(scores)]
+    return [printable(f"{basis}; {first.timer}, L2 {first.l2}; at = {_place_words(first)}"), *missing_lines(scores)]
+
+
+def _place_words(cell: SweptCell) -> str:
+    return "rows x capacity" if isinstance(cell.shape, DenseShape) else "rows x candidates"
 
 
 def _place(cell: SweptCell, among: Sequence[SweptCell]) -> str:
-    """A cell as rows x candidates, with its context where several were swept."""
-    contexts = {other.shape.context for other in among}
-    return f"{cell.shape.rows} x {cell.shape.candidates}" + (f" of {cell.shape.context}" if len(contexts) > 1 else "")
+    """A cell as rows x candidates, with its context where several were swept; of dense decode as rows x capacity, with
+    its length and kernel likewise."""
+    place = place_of(cell.shape)
+    shown, of = ("capacity", "length") if isinstance(cell.shape, DenseShape) else ("candidates", "context")
+    text = f"{place['rows']} x {place[shown]}"
+    if len({place_of(other.shape)[of] for other in among}) > 1:
+        text += f" {'at' if of == 'length' else 'of'} {place[of]}"
+    if isinstance(cell.shape, DenseShape) and len({other.kernel for other in among}) > 1:
+        text += f", {cell.kernel}"
+    return text
 
 
 def missing_lines(scores: Scores) -> list[str]:
@@ -188,8 +210,9 @@ def missing_lines(scores: Scores) -> list[str]:
     for one in scores.left_out:
         left_out.setdefault((one.variant, one.reason), []).append(_place(one.cell, scores.cells))
     said = (("is not scored", unscored), ("does not compete", left_out))
+    where = _place_words(scores.cells[0])
     return [
-        printable(f"{name} {what} in {shapes(len(cells))} (rows x candidates {', '.join(cells)}): {reason}")
+        printable(f"{name} {what} in {shapes(len(cells))} ({where} {', '.join(cells)}): {reason}")
         for what, places in said
         for (name, reason), cells in places.items()
     ]

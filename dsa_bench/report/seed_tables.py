@@ -150,8 +150,8 @@ def _regret_rows(one: Recorded) -> Iterator[list[str]]:
 def _document_regret(
     one: Recorded, scored: Sequence[ScoredChoice], rule: str, resident: int | None, l2: str
 ) -> tuple[str, str]:
-    shapes = {(choice.cell.shape.rows, choice.cell.shape.candidates) for choice in scored}
-    contexts = {choice.cell.shape.context for choice in scored}
+    shapes = {(choice.cell.sparse.rows, choice.cell.sparse.candidates) for choice in scored}
+    contexts = {choice.cell.sparse.context for choice in scored}
     known = published.SPLIT_REGRETS.get((resident or 0, rule))
     same = frozenset(shapes) == published.SPLIT_SHAPES and contexts == {8192} and l2 == "warm" and _on_its_device(one)
     return (percent(known.mean), percent(known.maximum)) if known is not None and same else (NONE, NONE)

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: MIT
 """A recorded sweep of the split kernel: each cell's paired times, and which variant a rule chooses there."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dsa_bench.model.cell_key import AttentionShape, attention_shape_of_key, cell_words
 from dsa_bench.model.costs import SplitCosts
+from dsa_bench.model.dense import DENSE_KERNELS, DenseShape
+from dsa_bench.model.dense_request import AUTO_RULE
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.record import Check, Visit
@@ -16,9 +18,13 @@ from dsa_bench.model.request import SPLIT_KERNELS
 from dsa_bench.model.run import Run, complete_rounds
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.report.cells import cell_order, cell_shape
+from dsa_bench.splits.dense import parse_rule
 from dsa_bench.splits.geometry import AUTOMATIC
-from dsa_bench.splits.registry import AUTO, MODEL, Rule, named_rules
+from dsa_bench.splits.registry import AUTO, MODEL, RULE_NAMES, Rule, named_rules
 from dsa_bench.stats.paired_times import paired_times
+
+SWEPT_KERNELS: Mapping[str, tuple[str, ...]] = {"decode": SPLIT_KERNELS, "dense": DENSE_KERNELS}
+"""Operator -> kernels that a rule gives splits."""
 
 
 class NothingSwept(BadInput):
@@ -35,7 +41,7 @@ class SweptCell:
     left_out  variant -> why it does not
     """
 
-    shape: SparseShape
+    shape: AttentionShape
     kernel: str
     timer: str
     l2: str
@@ -47,11 +53,22 @@ class SweptCell:
     @property
     def label(self) -> str:
         """The shape in words."""
-        shape = self.shape
-        return (
-            f"rows {shape.rows}, context {shape.context}, candidates {shape.candidates}, "
-            f"heads {shape.query_heads}/{shape.kv_heads}"
-        )
+        words = cell_words(cell_shape(self.shape.key))
+        return f"{self.kernel}, {words}" if isinstance(self.shape, DenseShape) else words
+
+    @property
+    def sparse(self) -> SparseShape:
+        """The shape, of decode. Raises TypeError for dense decode, which callers that ask have left out."""
+        if isinstance(self.shape, DenseShape):
+            raise TypeError(f"{self.shape.key} is no shape of sparse attention")
+        return self.shape
+
+
+def place_of(shape: AttentionShape) -> dict[str, int]:
+    """What tells the cells of a sweep apart, by name."""
+    if isinstance(shape, DenseShape):
+        return {"rows": shape.rows, "capacity": shape.capacity, "length": shape.length}
+    return {"rows": shape.rows, "context": shape.context, "candidates": shape.candidates}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +83,15 @@ class Chosen:
     reason: str | None = None
 
 
-def swept_cells(run: Run) -> list[SweptCell]:
-    """Every decode cell with a split kernel and a complete round, in numeric order of the shape.
+def swept_cells(run: Run, op: str = "decode") -> list[SweptCell]:
+    """Every cell of an operator with a split kernel and a complete round, in numeric order of the shape.
 
+    op  "decode" or "dense"
     Raises NothingSwept if there is none, BadInput if one was measured with two timers or L2 modes.
     """
     checks: dict[str, dict[str, Check]] = {}
     for check in run.checks:
-        if check.kernel in SPLIT_KERNELS and check.cell.startswith("op=decode,"):
+        if check.kernel in SWEPT_KERNELS[op] and check.cell.startswith(f"op={op},"):
             checks.setdefault(check.cell, {})[check.variant] = check
     rounds: dict[str, list[list[Visit]]] = {}
     for cell, _, visits in complete_rounds(run):
@@ -85,9 +103,7 @@ def swept_cells(run: Run) -> list[SweptCell]:
         for kernel, of_kernel in _by_kernel(checks[cell]).items()
     ]
     if not cells:
-        raise NothingSwept(
-            "the run has no complete round of a split kernel in decode; record one with `decode --record`"
-        )
+        raise NothingSwept(f"the run has no complete round of a split kernel in {op}; record one with `{op} --record`")
     return cells
 
 
@@ -104,15 +120,22 @@ def run_slots(run: Run, resident: int | None = None) -> DeviceSlots | None:
     return None if sms is None or known is None else DeviceSlots(sms, known)
 
 
-def choices(cells: Iterable[SweptCell], name: str, slots: DeviceSlots | None, costs: SplitCosts | None) -> list[Chosen]:
-    """What one rule chooses in each cell: worked out where the slots are known, else as recorded."""
+def choices(cells: Sequence[SweptCell], name: str, slots: DeviceSlots | None, costs: SplitCosts | None) -> list[Chosen]:
+    """What one rule chooses in each cell: worked out where the slots are known, else as recorded.
+
+    Rules of dense decode need no slots.
+    """
+    if any(isinstance(cell.shape, DenseShape) for cell in cells):
+        return [_chosen_chunk(cell, name) for cell in cells]
+    if name not in (AUTO, *RULE_NAMES):
+        return [Chosen(None, "is a rule of dense decode, and the run is of decode") for _ in cells]
     rule = None if name == AUTO or (name == MODEL and costs is None) else named_rules([name], costs)[name]
     return [_chosen(cell, name, rule if slots is not None else None, slots) for cell in cells]
 
 
 def _chosen(cell: SweptCell, name: str, rule: Rule | None, slots: DeviceSlots | None) -> Chosen:
     if rule is not None and slots is not None:
-        shape = cell.shape
+        shape = cell.sparse
         splits = rule.splits(shape.tiles, shape.rows, shape.kv_heads, slots)
         variant = f"{cell.kernel}/splits={splits}"
         if variant not in cell.checks:
@@ -122,6 +145,18 @@ def _chosen(cell: SweptCell, name: str, rule: Rule | None, slots: DeviceSlots | 
         variant = next(recorded, None)
         if variant is None:
             return Chosen(None, _UNKNOWN.get(name, _UNKNOWN_SLOTS))
+    if variant in cell.left_out:
+        return Chosen(None, f"chooses {variant}, which has no time: {cell.left_out[variant]}")
+    return Chosen(variant)
+
+
+def _chosen_chunk(cell: SweptCell, name: str) -> Chosen:
+    if name in RULE_NAMES:
+        return Chosen(None, "is a rule of decode, and the run is of dense decode")
+    plan = parse_rule(AUTO_RULE if name == AUTO else name)(cell.shape.sizes["capacity"], cell.shape.rows)
+    variant = f"{cell.kernel}/{plan.name}"
+    if variant not in cell.checks:
+        return Chosen(None, f"chooses {plan.name}, which was not measured; add --rule {name} to the sweep")
     if variant in cell.left_out:
         return Chosen(None, f"chooses {variant}, which has no time: {cell.left_out[variant]}")
     return Chosen(variant)
@@ -150,7 +185,7 @@ def _swept_cell(kernel: str, checks: Mapping[str, Check], rounds: Sequence[list[
     automatic = next((name for name, check in checks.items() if AUTOMATIC in check.requested), None)
     paired = paired_times(list(checks.values()), rounds, automatic)
     return SweptCell(
-        shape=_shape(next(iter(checks.values())).cell),
+        shape=attention_shape_of_key(next(iter(checks.values())).cell),
         kernel=kernel,
         timer=paired.timer,
         l2=paired.l2,
@@ -159,9 +194,3 @@ def _swept_cell(kernel: str, checks: Mapping[str, Check], rounds: Sequence[list[
         times=paired.times,
         left_out=paired.left_out,
     )
-
-
-def _shape(cell: str) -> SparseShape:
-    """The shape that a cell's key names. Raises BadInput if there is no such shape."""
-    sizes: dict[str, Any] = {name: int(size) for name, size in cell_shape(cell).items() if size.isdecimal()}
-    return SparseShape(**sizes, op="decode")

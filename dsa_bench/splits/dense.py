@@ -89,6 +89,16 @@ def parse_rule(name: str) -> DenseRule:
     raise BadInput(f"--rule {name}: must be off, fixed:N with N keys per split, seed-adaptive, adaptive or live")
 
 
+def chunk_of(capacity: int, splits: int) -> int | None:
+    """The chunk N with which fixed:N launches so many splits: ceil(capacity / splits) where that does, else the largest
+    that does; None where none does. The same for equal launches."""
+    if capacity < 1 or not 1 <= splits <= MAX_SPLITS:
+        return None
+    largest = capacity if splits == 1 else ceil_div(capacity, splits - 1) - 1
+    asked = (chunk for chunk in (ceil_div(capacity, splits), largest) if chunk > 0)
+    return next((chunk for chunk in asked if fixed(capacity, 1, chunk).splits == splits), None)
+
+
 def requested_chunk(name: str) -> int | None:
     """What a rule's name asks for in place of a chunk: N of fixed:N, 0 for the automatic rule; None for any other."""
     match = FIXED_NAME.fullmatch(name)

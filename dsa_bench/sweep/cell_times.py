@@ -4,13 +4,17 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from dsa_bench.model.cell_key import AttentionShape, attention_shape_of_key
+from dsa_bench.model.dense import DenseShape
+from dsa_bench.model.dense_request import AUTO_RULE
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.record import Check, Visit
 from dsa_bench.model.run import Run, complete_rounds
-from dsa_bench.model.shape import SparseShape, shape_of_key
+from dsa_bench.model.shape import Op
 from dsa_bench.splits.geometry import AUTOMATIC
-from dsa_bench.splits.targets import smallest_target
+from dsa_bench.splits.map_values import value_of
 from dsa_bench.stats.paired_times import PairedTimes, is_usable, paired_times
 from dsa_bench.stats.several import FloatArray, IntArray
 
@@ -19,7 +23,8 @@ from dsa_bench.stats.several import FloatArray, IntArray
 class CellTimes:
     """One cell's launches that compete: right, and timed.
 
-    times    tiles per split (the smallest target of its launch) -> one time a round; the automatic rule's first
+    times    tiles per split (the smallest target of its launch), or of dense decode the chunk -> one time a round; the
+             automatic rule's first
     auto     the automatic rule's value
     control  the automatic rule's second visits, in the same rounds; None where it has none
     rounds   the indices of the rounds in which all have a time, ascending: three quarters of the complete ones at least
@@ -27,7 +32,7 @@ class CellTimes:
     failed   (variant, reason) of each launch that does not compete
     """
 
-    shape: SparseShape
+    shape: AttentionShape
     timer: str
     l2: str
     auto: int
@@ -51,17 +56,19 @@ class LostCell:
     unfinished  whether a launch was right and no round is complete: the run was cut short
     """
 
-    shape: SparseShape
+    shape: AttentionShape
     reason: str
     timed: bool
     unfinished: bool
     failed: list[tuple[str, str]]
 
 
-def cells_of_run(run: Run, kernel: str, context: int | None = None) -> list[CellTimes | LostCell]:
-    """Every decode cell that has launches of `kernel`, in numeric order whatever the order of lines.
+def cells_of_run(
+    run: Run, kernel: str, context: int | None = None, op: "Op | Literal['dense']" = "decode"
+) -> list[CellTimes | LostCell]:
+    """Every cell of an operator that has launches of `kernel`, in numeric order whatever the order of lines.
 
-    context  only cells with a cache of so many positions
+    context  only cells with a cache of so many positions, or of dense decode with so many live keys
     Raises BadInput for a cell that was not measured with the automatic rule, or with two timers or L2 modes.
     """
     checks: dict[str, dict[str, Check]] = {}
@@ -72,18 +79,20 @@ def cells_of_run(run: Run, kernel: str, context: int | None = None) -> list[Cell
     for cell, _, visits in complete_rounds(run):
         if cell in rounds:
             rounds[cell].append(visits)
-    shapes = {cell: shape_of_key(cell) for cell in checks}
-    wanted = [
-        (shape, cell) for cell, shape in shapes.items() if shape.op == "decode" and context in (None, shape.context)
-    ]
-    wanted.sort(key=lambda pair: tuple(pair[0].sizes.values()))
+    shapes = {cell: attention_shape_of_key(cell) for cell in checks if cell.startswith(f"op={op},")}
+    wanted = [(shape, cell) for cell, shape in shapes.items() if context in (None, _asked_context(shape))]
+    wanted.sort(key=lambda pair: (getattr(pair[0], "dtype", ""), *pair[0].sizes.values()))
     return [_cell_times(shape, list(checks[cell].values()), rounds[cell]) for shape, cell in wanted]
 
 
-def _cell_times(shape: SparseShape, checks: Sequence[Check], rounds: Sequence[list[Visit]]) -> CellTimes | LostCell:
+def _asked_context(shape: AttentionShape) -> int:
+    return shape.length if isinstance(shape, DenseShape) else shape.context
+
+
+def _cell_times(shape: AttentionShape, checks: Sequence[Check], rounds: Sequence[list[Visit]]) -> CellTimes | LostCell:
     auto = next((check for check in checks if AUTOMATIC in check.requested), None)
     if auto is None:
-        raise BadInput(f"{shape.key}: was measured without the automatic rule; measure it with --tiles-per-split 0 ...")
+        raise BadInput(f"{shape.key}: was measured without the automatic rule; measure it with {_asking(shape)} ...")
     if not rounds:
         wrong = [(check.variant, f"{check.status}: {check.reason}") for check in checks if check.status != "ok"]
         return LostCell(shape, "no round is complete", False, len(wrong) < len(checks), wrong)
@@ -92,7 +101,7 @@ def _cell_times(shape: SparseShape, checks: Sequence[Check], rounds: Sequence[li
     failed = list(paired.left_out.items())
     if auto.variant not in paired.times:
         return LostCell(shape, _why_lost(auto, paired), bool(_timed(ordered, rounds)), False, failed)
-    values = {check.variant: smallest_target(shape.tiles, check.splits) for check in ordered}
+    values = {check.variant: value_of(shape, check.splits) for check in ordered}
     own = values[auto.variant]
     assert own is not None
     return CellTimes(
@@ -108,6 +117,11 @@ def _cell_times(shape: SparseShape, checks: Sequence[Check], rounds: Sequence[li
         complete=paired.complete,
         failed=failed,
     )
+
+
+def _asking(shape: AttentionShape) -> str:
+    """The option that asks for the automatic rule."""
+    return f"--rule {AUTO_RULE}" if isinstance(shape, DenseShape) else "--tiles-per-split 0"
 
 
 def _why_lost(auto: Check, paired: PairedTimes) -> str:

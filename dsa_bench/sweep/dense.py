@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +14,7 @@ from dsa_bench.backends.dense import DenseBackend, DenseCall, DenseCellBuffers
 from dsa_bench.bench.check import compare_rows
 from dsa_bench.bench.variant import Checked, Variant
 from dsa_bench.data.dense import dense_inputs
-from dsa_bench.model.dense import DTYPES, DenseInputs, DensePlan, DenseShape
+from dsa_bench.model.dense import DenseDtype, DenseInputs, DensePlan, DenseShape
 from dsa_bench.model.dense_request import COPY, OFF, DenseRequest, DenseVariant
 from dsa_bench.model.errors import CompileFailed, VariantRefused
 from dsa_bench.model.record import Check
@@ -26,6 +25,13 @@ from dsa_bench.sweep.runs import Listener, Prepared
 
 DRAWN_SHARE = 3
 """Memory that a cell takes at most, in sizes of its cache: drawing holds 16-bit numbers and one head's more beside."""
+
+POISON: dict[DenseDtype, float] = {
+    "f32": 2.0**127 * (2 - 2.0**-23),
+    "f16": 2.0**15 * (2 - 2.0**-10),
+    "bf16": 2.0**127 * (2 - 2.0**-7),
+}
+"""The type's largest finite number, which no mean of normal values is."""
 
 
 class DenseOperator:
@@ -69,7 +75,7 @@ class DenseOperator:
     def _inputs(self, shape: DenseShape) -> DenseInputs:
         """Drawn, or the last cell's with another length: such cells share every byte."""
         last = self._drawn
-        if last is None or replace(last.shape, length=shape.length) != shape:
+        if last is None or replace(last.shape, length=0) != replace(shape, length=0):
             last = None  # first, so that two caches are never held at once
             self._drawn = last = dense_inputs(shape, self._request.seed, self._request.query_std)
         return replace(last, length=shape.length)
@@ -200,7 +206,7 @@ class DenseChecker:
         self._buffers = buffers
         self._oracle: DenseReference = dense_reference(inputs)
         self._limit = rms_limit(inputs, self._oracle)
-        self._poison = float(ml_dtypes.finfo(DTYPES[inputs.shape.dtype]).max)
+        self._poison: float = POISON[inputs.shape.dtype]
         self._monolithic: dict[str, NDArray[np.generic]] = {}
         self.floor = rounding_floor(self._oracle, inputs.shape.dtype)
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dsa_bench.model.splits_map import MapRule
-from dsa_bench.splits.rules import capped_splits
-from dsa_bench.splits.targets import smallest_target
+from dsa_bench.splits.map_values import size_of, splits_of, value_of
 from dsa_bench.stats.location import Estimate, paired_ratio
 from dsa_bench.stats.regret import RESAMPLES, Regret, regrets
 from dsa_bench.stats.several import holm, tie_set
@@ -42,7 +41,7 @@ class ScoredCell:
 
     @property
     def shape(self) -> Shape:
-        return self.cell.shape.rows, self.cell.shape.tiles
+        return self.cell.shape.rows, size_of(self.cell.shape)
 
     @property
     def trusted(self) -> bool:
@@ -52,8 +51,8 @@ class ScoredCell:
         """The measured value that a target launches as; the automatic rule's for none. None if it was not measured."""
         if target is None:
             return self.cell.auto
-        tiles = self.cell.shape.tiles
-        value = smallest_target(tiles, capped_splits(tiles, target))
+        shape = self.cell.shape
+        value = value_of(shape, splits_of(shape, target))
         return value if value in self.cell.times else None
 
 

@@ -3,17 +3,26 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from dsa_bench.dispatch.facts import DENSE_KERNEL
+from dsa_bench.model.cell_key import AttentionShape
+from dsa_bench.model.dense import DenseShape
+from dsa_bench.model.dense_request import AUTO_RULE, DenseRequest
 from dsa_bench.model.errors import BadInput, CannotMeasure, GateFailed
 from dsa_bench.model.request import MIN_TUNED_ROUNDS, DataSpec, Policy, SparseRequest
 from dsa_bench.model.shape import SparseShape
-from dsa_bench.model.splits_map import RegretSummary
+from dsa_bench.model.splits_map import AnyRegret
 from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.sweep.tuned_map import KERNEL, Tuned
 
 GPU_ROWS, GPU_CANDIDATES, GPU_TILES = (1, 2, 4, 8), (512, 1024, 2048, 4096, 8192), (1, 2, 3, 4, 6, 8, 16)
 CPU_ROWS, CPU_CANDIDATES, CPU_TILES = (1, 4), (512, 2048), (1, 2, 4, 8)
 """Fewer, because a CPU's visit takes 60 ms and a GPU's 2 ms."""
+GPU_BATCH, GPU_CAPACITY = (1, 2, 4, 8), (512, 1024, 2048, 4096, 8192, 16384, 32768)
+GPU_CHUNKS = (64, 128, 192, 256, 384, 512, 768, 1024, 2048)
+CPU_BATCH, CPU_CAPACITY, CPU_CHUNKS = (1,), (512, 1024), (128, 256, 512, 1024)
+"""Of dense decode."""
 
 
 def tune_request(
@@ -39,6 +48,39 @@ def tune_request(
         tiles_per_split=(AUTOMATIC, *(value for value in values if value != AUTOMATIC)),
         data=data,
         policy=policy,
+    )
+
+
+def tune_dense_request(
+    on_gpu: bool,
+    batch: Sequence[int] | None,
+    capacity: Sequence[int] | None,
+    length: int | None,
+    chunks: Sequence[int] | None,
+    heads: DenseShape,
+    seed: int,
+    query_std: float,
+    policy: Policy,
+) -> DenseRequest:
+    """The grid of dense decode, with what is not given taken from the device's default; the automatic rule is always
+    measured.
+
+    length  live keys in every capacity; None fills each      heads  a shape with the heads, their sizes and the type
+    """
+    batch = batch or (GPU_BATCH if on_gpu else CPU_BATCH)
+    capacity = capacity or (GPU_CAPACITY if on_gpu else CPU_CAPACITY)
+    chunks = chunks or (GPU_CHUNKS if on_gpu else CPU_CHUNKS)
+    return DenseRequest(
+        shapes=tuple(
+            replace(heads, batch=entries, capacity=keys, length=keys if length is None else length)
+            for entries, keys in itertools.product(batch, capacity)
+        ),
+        kernels=(DENSE_KERNEL,),
+        rules=(AUTO_RULE, *(f"fixed:{chunk}" for chunk in chunks)),
+        seed=seed,
+        query_std=query_std,
+        policy=policy,
+        ceiling=False,
     )
 
 
@@ -107,7 +149,7 @@ def refuse_wrong(tuned: Tuned) -> None:
         raise GateFailed(f"wrong result: {'; '.join(wrong)}; it is not in the map")
 
 
-def _regret(summary: RegretSummary) -> str:
+def _regret(summary: AnyRegret) -> str:
     return f"{summary.mean:.2%} ({summary.max:.2%})"
 
 
@@ -115,5 +157,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _label(shape: SparseShape) -> str:
+def _label(shape: AttentionShape) -> str:
+    if isinstance(shape, DenseShape):
+        return f"rows {shape.rows}, capacity {shape.capacity}, length {shape.length}"
     return f"rows {shape.rows}, context {shape.context}, candidates {shape.candidates}"

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: MIT
 """Measuring what a tuned map chooses, beside the automatic rule in the same rounds."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from dsa_bench.backends.base import Backend
-from dsa_bench.dispatch.facts import launch_facts
+from dsa_bench.backends.dense import DenseBackend
+from dsa_bench.dispatch.facts import DENSE_KERNEL, dense_launch_facts, launch_facts
 from dsa_bench.dispatch.look_up import MapTable, applicable
+from dsa_bench.model.dense import DenseShape
+from dsa_bench.model.dense_request import AUTO_RULE, DenseRequest
 from dsa_bench.model.errors import BadInput, CannotMeasure
-from dsa_bench.model.request import DataSpec, Policy, SparseRequest
+from dsa_bench.model.request import DataSpec, MapFile, Policy, SparseRequest
 from dsa_bench.model.shape import SparseShape
-from dsa_bench.model.splits_map import SplitsMap, SplitTable
+from dsa_bench.model.splits_map import AnyTable, DenseTable, SplitsMap, SplitTable
 from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.sweep.tuned_map import KERNEL
 
@@ -35,7 +40,7 @@ def with_tuned(
 
 
 def _value(holding: MapTable | None, shape: SparseShape) -> int:
-    value = None if holding is None else holding.tiles_per_split(shape.rows, shape.tiles)
+    value = None if holding is None else holding.value(shape.rows, shape.tiles)
     return AUTOMATIC if value is None else value
 
 
@@ -44,7 +49,7 @@ def verify_request(table: SplitTable, rounds: int, timer: str, data: DataSpec) -
     look_up = MapTable(table)
     tuned: dict[SparseShape, int] = {}
     for cell in table.cells:
-        value = look_up.tiles_per_split(cell.rows, cell.tiles)
+        value = look_up.value(cell.rows, cell.tiles)
         if value is not None:
             heads = (table.group * table.kv_heads, table.kv_heads, table.head_size)
             tuned[SparseShape(cell.rows, table.policy.context, cell.tiles * table.tile, *heads)] = value
@@ -54,7 +59,57 @@ def verify_request(table: SplitTable, rounds: int, timer: str, data: DataSpec) -
     return SparseRequest(tuple(tuned), (KERNEL,), (AUTOMATIC,), data, policy, tuned=tuple(tuned.values()))
 
 
-def _l2(table: SplitTable) -> str:
+def verify_dense_request(table: DenseTable, rounds: int, timer: str, seed: int) -> DenseRequest | None:
+    """As verify_request, of dense decode."""
+    look_up = MapTable(table)
+    tuned: dict[DenseShape, int] = {}
+    for cell in table.cells:
+        chunk = look_up.value(cell.rows, cell.capacity)
+        if chunk is not None:
+            sizes = (table.query_heads, table.kv_heads, table.head_size, table.value_head_size)
+            batch = max(cell.rows // table.query_heads, 1)
+            tuned[DenseShape(cell.capacity, cell.length, *sizes, batch, dtype=table.dtype)] = chunk
+    if not tuned:
+        return None
+    policy = Policy(rounds, None, timer, _l2(table))
+    rules, chunks = (AUTO_RULE,), tuple(tuned.values())
+    return DenseRequest(tuple(tuned), (DENSE_KERNEL,), rules, seed, policy=policy, ceiling=False, tuned=chunks)
+
+
+def with_tuned_chunks(
+    request: DenseRequest, backend: DenseBackend, file: Path, splits_map: SplitsMap, warn: Callable[[str], None]
+) -> DenseRequest:
+    """As with_tuned, of dense decode; the capacity and the rows of a shape decide, never its length."""
+    if DENSE_KERNEL not in request.kernels:
+        raise BadInput(f"--splits {file}: chooses chunks of {DENSE_KERNEL}, and --kernels leaves it out")
+    holding: dict[str, MapTable | None] = {}
+    for shape in request.shapes:
+        if shape.dtype not in holding:
+            facts = dense_launch_facts(backend, shape, request.policy.l2)
+            holding[shape.dtype], said = applicable(splits_map, facts)
+            for line in said:
+                warn(f"{file}: {line}")
+    chosen = ((table := holding[shape.dtype]) and table.value(shape.rows, shape.capacity) for shape in request.shapes)
+    return replace(
+        request,
+        rules=tuple(dict.fromkeys((*request.rules, AUTO_RULE))),
+        splits=MapFile(str(file), hashlib.sha256(file.read_bytes()).hexdigest()[:16]),
+        tuned=tuple(chunk or AUTOMATIC for chunk in chosen),
+    )
+
+
+def refuse_dense_elsewhere(file: str, splits_map: SplitsMap, table: DenseTable, here: DenseBackend) -> None:
+    """As refuse_elsewhere, of dense decode."""
+    of_heads = DenseShape(
+        1, 1, table.query_heads, table.kv_heads, table.head_size, table.value_head_size, dtype=table.dtype
+    )
+    facts = dense_launch_facts(here, of_heads, _l2(table))
+    holding, said = applicable(replace(splits_map, tables=(table,)), facts)
+    if holding is None:
+        raise CannotMeasure(f"{file}: cannot be verified here: {said[0]}")
+
+
+def _l2(table: AnyTable) -> str:
     """The mode to ask for; any does on a device that has none."""
     return "cold" if table.l2 == "none" else table.l2
 

@@ -77,7 +77,7 @@ def test_tables_of_one_file_are_told_apart(make_map: Any, make_table: Any, make_
     for one in tables:
         found, said = applicable(make_map(*tables), make_facts(kv_heads=one.kv_heads, kernel=one.kernel))
         assert found is not None
-        assert (found.tiles_per_split(8, 32), said) == (one.rules[0].tiles_per_split, [])
+        assert (found.value(8, 32), said) == (one.rules[0].tiles_per_split, [])
     _, said = applicable(make_map(*tables), make_facts(kernel_hash="changed"))
     assert said == [
         f"the map is not used: kernel_hash is {'ab' * 8} in the map and changed here; the automatic rule decides"
@@ -87,12 +87,12 @@ def test_tables_of_one_file_are_told_apart(make_map: Any, make_table: Any, make_
 def test_outside_the_rules_the_automatic_rule_applies(make_table: Any) -> None:
     """C4, vllm-project/vllm#52192: no nearest key; rows 3 has what rows 2 and 4 share."""
     found = MapTable(make_table())
-    assert [found.tiles_per_split(rows, 32) for rows in (1, 2, 3, 4, 5, 8, 9, 4096)] == [
+    assert [found.value(rows, 32) for rows in (1, 2, 3, 4, 5, 8, 9, 4096)] == [
         None, 2, 2, 2, None, None, None, None,
     ]  # fmt: skip
-    assert [found.tiles_per_split(3, tiles) for tiles in (1, 31, 32, 33, 10**9)] == [None, None, 2, None, None]
+    assert [found.value(3, tiles) for tiles in (1, 31, 32, 33, 10**9)] == [None, None, 2, None, None]
     apart = MapTable(make_table(rules=(MapRule((2, 2), (32, 32), 2), MapRule((4, 4), (32, 32), 3))))
-    assert apart.tiles_per_split(3, 32) is None
+    assert apart.value(3, 32) is None
 
 
 Ranges = st.tuples(st.integers(1, 12), st.integers(1, 12)).map(sorted).map(tuple)
@@ -109,7 +109,7 @@ def test_a_look_up_is_the_rule_that_contains_it(rectangles: Any) -> None:
     for rows in range(14):
         for tiles in range(14):
             expected = next((rule.tiles_per_split for rule in rules if _inside(rule, rows, tiles)), None)
-            assert found.tiles_per_split(rows, tiles) == expected
+            assert found.value(rows, tiles) == expected
 
 
 def _span(ends: tuple[int, int]) -> range:

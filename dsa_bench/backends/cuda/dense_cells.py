@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,9 @@ class CudaDense:
         self._copy: Kernel | None = None
 
     def kernel_hash(self, kernel: str, shape: DenseShape) -> str:
-        return module_hash(CEILING, root=self._root) if kernel == COPY else self.launcher.kernel_hash(kernel, shape)
+        if kernel == COPY:
+            return module_hash(CEILING, root=self._root)
+        return self.launcher.kernel_hash(cast("DenseKernel", kernel), shape)
 
     def resident_ctas(self, kernel: DenseKernel, shape: DenseShape) -> int:
         return self.launcher.resident_ctas(kernel, shape, DensePlan(2, shape.capacity))

@@ -53,7 +53,7 @@ def draw(subject: Subject) -> "Figure":
     groups = grouped(cells, lambda cell: tuple(swept_place(cell).values()))
     figure = new_figure("Decode time against tiles per split", subject.about(), 1.5 + 2.4 * -(-len(groups) // 3))
     axes = grid_of(figure, len(groups), 3)
-    rows = sorted({cell.shape.rows for cell in cells})
+    rows = sorted({cell.sparse.rows for cell in cells})
     times = [point.time_us for cell in cells for point in time_points(cell)]
     subs = (1.0, 2.0, 5.0) if max(times) > 8 * min(times) else (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
     headings = titles([swept_place(group[0]) for group in groups], ("context", "candidates"))
@@ -66,10 +66,10 @@ def draw(subject: Subject) -> "Figure":
         if at % 3 == 0:
             ax.set_ylabel("time (µs)")
         for cell in group:
-            _draw_cell(ax, cell, rows.index(cell.shape.rows))
+            _draw_cell(ax, cell, rows.index(cell.sparse.rows))
         for cell in group:
             _ring_choice(ax, cell)
-            _draw_previous(ax, cell, rows.index(cell.shape.rows), _previous_us(subject.tables, cell))
+            _draw_previous(ax, cell, rows.index(cell.sparse.rows), _previous_us(subject.tables, cell))
     legend_below(figure, axes, columns=5)
     return figure
 
@@ -96,17 +96,17 @@ def _ring_choice(ax: "Axes", cell: SweptCell) -> None:
 
 def _draw_previous(ax: "Axes", cell: SweptCell, at: int, previous_us: float | None) -> None:
     if previous_us is not None:
-        label = f"previous, {rows_text(cell.shape.rows)}"
+        label = f"previous, {rows_text(cell.sparse.rows)}"
         ax.axhline(previous_us, color=COLORS[at % len(COLORS)], linestyle=(0, (4, 2)), linewidth=1.1, label=label)
 
 
 def _label(cell: SweptCell) -> str:
-    return f"{cell.kernel}, {rows_text(cell.shape.rows)}"
+    return f"{cell.kernel}, {rows_text(cell.sparse.rows)}"
 
 
 def _previous_us(tables: Sequence[CellTable], cell: SweptCell) -> float | None:
     """Median time of the kernel that a switch replaces, in the same rounds; None where it was not measured."""
-    sizes = {name: str(size) for name, size in cell.shape.sizes.items()}
+    sizes = {name: str(size) for name, size in cell.sparse.sizes.items()}
     return next(
         (
             row.time_us

@@ -41,7 +41,7 @@ def regret_tile(one: ScoredChoice, across: int) -> RegretTile | None:
     else:
         ends = (found.low, found.cross_fitted, found.high)  # draws that hardly vary leave the estimate outside them
         hatch = SPANS_ZERO if min(ends) <= 0 <= max(ends) else SURE
-    return RegretTile(one.cell.shape.rows, across, found.cross_fitted, hatch)
+    return RegretTile(one.cell.sparse.rows, across, found.cross_fitted, hatch)
 
 
 def draw(subject: Subject) -> "Figure":
@@ -55,7 +55,7 @@ def draw(subject: Subject) -> "Figure":
         raise NothingToDraw(f"the automatic rule has no regret: {'; '.join(reasons)}")
     places = [_place(cell, over) for cell in cells]
     groups = grouped(range(len(places)), lambda at: tuple(places[at].values()))
-    rows = sorted({cell.shape.rows for cell in cells})
+    rows = sorted({cell.sparse.rows for cell in cells})
     columns = min(2, len(groups))
     height = 1.5 + -(-len(groups) // columns) * (0.9 + 0.42 * len(rows))
     figure = new_figure(
@@ -77,7 +77,7 @@ def draw(subject: Subject) -> "Figure":
 
 
 def _across(cells: Sequence[SweptCell]) -> str:
-    shapes = [cell.shape for cell in cells]
+    shapes = [cell.sparse for cell in cells]
     swept_contexts = len({shape.context for shape in shapes}) > 1 and len({shape.candidates for shape in shapes}) == 1
     return "context" if swept_contexts else "candidates"
 
@@ -96,9 +96,9 @@ def _draw_panel(
     from matplotlib.patches import Rectangle
 
     over, rows, scale = axis
-    across = sorted({getattr(cell.shape, over) for cell in cells})
+    across = sorted({getattr(cell.sparse, over) for cell in cells})
     for cell in cells:
-        x, y = across.index(getattr(cell.shape, over)), rows.index(cell.shape.rows)
+        x, y = across.index(getattr(cell.sparse, over)), rows.index(cell.sparse.rows)
         tile = tiles.get(id(cell))
         face = "white" if tile is None else colors(min(max(tile.regret / scale, 0.0), 1.0))
         ink = "white" if tile is not None and tile.regret / scale > 0.55 else "black"

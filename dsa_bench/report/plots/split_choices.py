@@ -56,13 +56,13 @@ def split_choices(subject: Subject) -> tuple[list[SplitChoice], list[str]]:
 
 def _tuned(table: MapTable, cell: SweptCell, automatic: int | None) -> int | None:
     """Outside its rules a map leaves the launch to the automatic rule."""
-    target = table.tiles_per_split(cell.shape.rows, cell.shape.tiles)
-    return automatic if target is None else capped_splits(cell.shape.tiles, target)
+    target = table.value(cell.sparse.rows, cell.sparse.tiles)
+    return automatic if target is None else capped_splits(cell.sparse.tiles, target)
 
 
 def _table(subject: Subject, cell: SweptCell) -> tuple[MapTable | None, list[str]]:
     """The map's table that holds for the run's device, as the dispatcher would find it."""
-    device, shape = subject.run.header.device, cell.shape
+    device, shape = subject.run.header.device, cell.sparse
     if subject.tuned is None or subject.slots is None:
         return None, [
             "the map is not used: the record does not say how many CTAs were resident; say it with --resident N"
@@ -97,7 +97,7 @@ def draw(subject: Subject) -> "Figure":
     _mark(ax, best, "best measured", "D", 6, COLORS[0])
     _mark(ax, automatic, "automatic rule", "o", 12, COLORS[1], hollow="none")
     _mark(ax, tuned, "tuned map", "x", 8, "black")
-    places = [{"rows": str(one.cell.shape.rows), **swept_place(one.cell)} for one in chosen]
+    places = [{"rows": str(one.cell.sparse.rows), **swept_place(one.cell)} for one in chosen]
     ax.set_yticks(range(len(chosen)), titles(places, ("rows", "candidates")), fontsize=8)
     ax.set_ylim(len(chosen) - 0.4, -0.6)
     ax.set_xlim(min(offered) / 1.25, max(offered) * 1.25)

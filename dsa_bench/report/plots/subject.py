@@ -84,7 +84,7 @@ def titles(places: Sequence[dict[str, str]], always: Sequence[str] = ()) -> list
 
 def swept_place(cell: SweptCell) -> dict[str, str]:
     """What tells a cell from others, apart from its rows."""
-    shape = cell.shape
+    shape = cell.sparse
     return {
         "context": str(shape.context),
         "candidates": str(shape.candidates),
