@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.backends.base import Launch
-from dsa_bench.model.dense import DenseInputs, DenseKernel, DenseShape
+from dsa_bench.model.dense import DenseKernel, DenseShape
+from dsa_bench.model.dense_inputs import DenseInputs
 from dsa_bench.model.dense_request import DenseVariant
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import CannotMeasure, CompileFailed

@@ -12,7 +12,7 @@ from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
 from dsa_bench.cli.lists import ListCommand
 from dsa_bench.cli.values import one_integer, one_of
-from dsa_bench.model.dense import DTYPES
+from dsa_bench.model.dense import ITEM_BYTES
 from dsa_bench.model.errors import BadInput, GateFailed
 from dsa_bench.model.text import printable
 
@@ -73,7 +73,7 @@ def explain(
     head_size: opt.HeadSize = 192,
     value_head_size: opt.ValueHeadSize = 128,
     dtype: Annotated[
-        str, typer.Option("--dtype", parser=one_of((*DTYPES,)), metavar="|".join(DTYPES), help="Of dense decode.")
+        str, typer.Option("--dtype", parser=one_of((*ITEM_BYTES,)), metavar="|".join(ITEM_BYTES), help="Of dense.")
     ] = "f16",
     backend: opt.BackendName = "auto",
     l2: opt.L2 = "cold",

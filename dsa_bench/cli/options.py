@@ -19,7 +19,7 @@ from dsa_bench.cli.values import (
     one_of,
     share,
 )
-from dsa_bench.model.dense import DENSE_KERNELS, DTYPES
+from dsa_bench.model.dense import DENSE_KERNELS, ITEM_BYTES
 from dsa_bench.model.dense_request import DEFAULT_RULES
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.hyper_request import MIX_KERNELS
@@ -101,7 +101,8 @@ Batch = Annotated[
 HeadSize = Annotated[int, _option("--head-size", one_integer(1), "Channels of queries and keys.", "N")]
 ValueHeadSize = Annotated[int, _option("--value-head-size", one_integer(1), "Channels of values.", "N")]
 Dtype = Annotated[
-    list[str], list_option("--dtype", name_list((*DTYPES,)), f"Of every tensor: {', '.join(DTYPES)}.", "NAME...")
+    list[str],
+    list_option("--dtype", name_list((*ITEM_BYTES,)), f"From {', '.join(ITEM_BYTES)}.", "NAME..."),
 ]
 DenseRules = Annotated[
     list[str] | None,

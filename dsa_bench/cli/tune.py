@@ -12,7 +12,7 @@ from dsa_bench.cli.console import emit, note
 from dsa_bench.cli.measure import measure
 from dsa_bench.cli.sources import given, with_scales
 from dsa_bench.cli.values import file_name, integer_list, one_integer, one_of, percentage
-from dsa_bench.model.dense import DTYPES
+from dsa_bench.model.dense import ITEM_BYTES
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import DataSpec, SparseRequest
@@ -106,7 +106,7 @@ def tune(
     ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", parser=one_of((*DTYPES,)), metavar="|".join(DTYPES), help="Of dense. [default: f16]"),
+        typer.Option("--dtype", parser=one_of((*ITEM_BYTES,)), metavar="|".join(ITEM_BYTES), help="[default: f16]"),
     ] = None,
     backend: opt.BackendName = "auto",
     timer: opt.TimerName = "auto",

@@ -8,7 +8,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.dense import DTYPES, DenseDtype, DenseInputs, DenseShape
+from dsa_bench.model.dense import DenseDtype, DenseShape
+from dsa_bench.model.dense_inputs import DTYPES, DenseInputs
 
 QUERY_STD = 1.4
 """Standard deviation of the queries, and so of the logits, as keys have 1 and the scale is 1 / sqrt(head_size)."""

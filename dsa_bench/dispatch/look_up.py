@@ -115,7 +115,7 @@ def applicable(splits_map: SplitsMap, facts: AnyFacts) -> tuple[MapTable | None,
     table = nearest(splits_map, facts)
     if table is None:
         return None, ["the map holds no table; the automatic rule decides"]
-    found = _differences(splits_map, table, facts, MUST_MATCH[facts.op])
+    found = _differences(splits_map, table, facts, _must_match(facts))
     if found:
         return None, [f"the map is not used: {_said(found)}; the automatic rule decides"]
     newer = _differences(splits_map, table, facts, SHOULD_MATCH)
@@ -124,8 +124,12 @@ def applicable(splits_map: SplitsMap, facts: AnyFacts) -> tuple[MapTable | None,
 
 def nearest(splits_map: SplitsMap, facts: AnyFacts) -> AnyTable | None:
     """The table that differs from the launch in the fewest facts that must match; None in a map without tables."""
-    differing = [(table, _differences(splits_map, table, facts, MUST_MATCH[facts.op])) for table in splits_map.tables]
+    differing = [(table, _differences(splits_map, table, facts, _must_match(facts))) for table in splits_map.tables]
     return min(differing, key=lambda pair: _distance(pair[1]), default=(None, ()))[0]
+
+
+def _must_match(facts: AnyFacts) -> Sequence[str]:
+    return MUST_MATCH["dense" if isinstance(facts, DenseLaunchFacts) else "decode"]
 
 
 _Differences = list[tuple[str, object, object]]

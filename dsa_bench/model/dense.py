@@ -1,24 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Dense decode: its shape, its tensors on the host, and how a row's keys are shared out."""
+"""Dense decode: its shape, and how a row's keys are shared out."""
 
-import hashlib
 import re
 from dataclasses import asdict, dataclass, fields
 from typing import Literal, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.inputs import BF16
 from dsa_bench.model.shape import ceil_div
 
 DenseDtype = Literal["f32", "f16", "bf16"]
-DTYPES: dict[DenseDtype, np.dtype[np.generic]] = {
-    "f32": np.dtype(np.float32),
-    "f16": np.dtype(np.float16),
-    "bf16": BF16,
-}
+ITEM_BYTES: dict[DenseDtype, int] = {"f32": 4, "f16": 2, "bf16": 2}
+"""Every type by name, with the bytes of an element."""
 DenseKernel = Literal["previous", "fast"]
 DENSE_KERNELS: tuple[DenseKernel, ...] = ("previous", "fast")
 MAX_CAPACITY = 2**30 - 1
@@ -34,7 +26,7 @@ class DenseShape:
     query, out [batch, query_heads, query_len, head_size | value_head_size] · key [batch, kv_heads, capacity, head_size]
     · value [batch, kv_heads, capacity, value_head_size], all of `dtype`.
     Raises BadInput if a dimension is not positive, the heads do not divide, the length is beyond the capacity, the
-    capacity beyond what the kernels count, or the type is none of DTYPES. A length of 0 is a call: it gives zeros.
+    capacity beyond what the kernels count, or the type is none of ITEM_BYTES. A length of 0 is a call: it gives zeros.
     """
 
     capacity: int
@@ -51,8 +43,8 @@ class DenseShape:
         for name, value in self.sizes.items():
             if value < (0 if name == "length" else 1):
                 raise BadInput(f"--{name.replace('_', '-')} {value}: must be at least {0 if name == 'length' else 1}")
-        if self.dtype not in DTYPES:
-            raise BadInput(f"--dtype {self.dtype}: must be one of {', '.join(DTYPES)}")
+        if self.dtype not in ITEM_BYTES:
+            raise BadInput(f"--dtype {self.dtype}: must be one of {', '.join(ITEM_BYTES)}")
         if self.query_heads % self.kv_heads:
             raise BadInput(
                 f"--query-heads {self.query_heads}: must be a multiple of --kv-heads {self.kv_heads}, "
@@ -86,13 +78,13 @@ class DenseShape:
     def live_bytes(self) -> int:
         """K and V bytes that a call must read at least once: every live key of every KV head."""
         keys = self.batch * self.kv_heads * self.length
-        return keys * (self.head_size + self.value_head_size) * DTYPES[self.dtype].itemsize
+        return keys * (self.head_size + self.value_head_size) * ITEM_BYTES[self.dtype]
 
     @property
     def cache_bytes(self) -> int:
         """K and V bytes of the whole capacity."""
         keys = self.batch * self.kv_heads * self.capacity
-        return keys * (self.head_size + self.value_head_size) * DTYPES[self.dtype].itemsize
+        return keys * (self.head_size + self.value_head_size) * ITEM_BYTES[self.dtype]
 
     @property
     def key(self) -> str:
@@ -101,7 +93,7 @@ class DenseShape:
 
 
 DENSE_CELL_KEY = re.compile(
-    f"op=dense,dtype=({'|'.join(DTYPES)})"
+    f"op=dense,dtype=({'|'.join(ITEM_BYTES)})"
     + "".join(
         f",{field.name}=({'0|' if field.name == 'length' else ''}[1-9][0-9]{{0,17}})"
         for field in fields(DenseShape)
@@ -162,70 +154,3 @@ class DensePlan:
     def workspace_bytes(self, rows: int, value_head_size: int) -> int:
         """FP32 partials of every split: acc [value_head_size], m and l. None for the monolithic kernel."""
         return 4 * rows * self.splits * (value_head_size + 2) if self.splits > 1 else 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DenseInputs:
-    """The tensors of one call, shaped as DenseShape says, and what a row may see.
-
-    length     live keys; those behind it are never read
-    scale      of the product; None is 1 / sqrt(head_size)
-    softcap    0, or c in c * tanh(x / c), before the mask
-    causal     query i sees the keys up to i + end - query_len, end the end of its batch entry's live keys
-    pad_limit  None, or int32 [batch]: live keys of each batch entry; a negative one is no limit
-    mask       None, or fp32 [batch, query_len, capacity], added to the scores; -inf takes a key out
-    """
-
-    query: NDArray[np.generic]
-    key: NDArray[np.generic]
-    value: NDArray[np.generic]
-    length: int
-    scale: float | None = None
-    softcap: float = 0.0
-    causal: bool = False
-    pad_limit: NDArray[np.int32] | None = None
-    mask: NDArray[np.float32] | None = None
-
-    @property
-    def shape(self) -> DenseShape:
-        batch, query_heads, query_len, head_size = self.query.shape
-        _, kv_heads, capacity, value_head_size = self.value.shape
-        dtype: DenseDtype = next(name for name in DTYPES if DTYPES[name] == self.query.dtype)
-        return DenseShape(
-            capacity, self.length, query_heads, kv_heads, head_size, value_head_size, batch, query_len, dtype
-        )
-
-    @property
-    def softmax_scale(self) -> float:
-        """The factor on the product of query and key."""
-        return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
-
-    @property
-    def tensors(self) -> dict[str, NDArray[np.generic]]:
-        """Every tensor by name."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-
-    def place(self, row: int) -> tuple[int, int, int, int]:
-        """Batch entry, query head, query and KV head of a row."""
-        shape = self.shape
-        rest, query = divmod(row, shape.query_len)
-        batch, head = divmod(rest, shape.query_heads)
-        return batch, head, query, head // shape.group
-
-    def stop(self, row: int) -> int:
-        """End of the keys that a row sees: [0, stop)."""
-        batch, _, query, _ = self.place(row)
-        end = self.length
-        if self.pad_limit is not None and self.pad_limit[batch] >= 0:
-            end = min(end, int(self.pad_limit[batch]))
-        return min(max(query + end - self.query.shape[2] + 1, 0), end) if self.causal else end
-
-    def digest(self) -> str:
-        """SHA-256 over every tensor's name, type, shape and bytes, and what else the result hangs on; 16 hex digits."""
-        said = f"length={self.length},scale={self.softmax_scale!r},softcap={self.softcap!r},causal={self.causal}"
-        sha = hashlib.sha256(said.encode())
-        for name, tensor in self.tensors.items():
-            sha.update(f"{name}:{tensor.dtype.name}{tensor.shape}".encode())
-            sha.update(np.ascontiguousarray(tensor).view(np.uint8).data)
-        return sha.hexdigest()[:16]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.dense import DTYPES, DenseDtype, DenseInputs
+from dsa_bench.model.dense import DenseDtype
+from dsa_bench.model.dense_inputs import DTYPES, DenseInputs
 from dsa_bench.oracle.attention import F64
 from dsa_bench.oracle.tolerance import FP32_MAX, U_FP32
 

@@ -49,6 +49,10 @@ class Verified:
     reason: str | None = None
 
     @property
+    def rows(self) -> int:
+        return self.sizes["rows"]
+
+    @property
     def label(self) -> str:
         """The launch as rules are looked up by."""
         return ", ".join(f"{name} {size}" for name, size in self.sizes.items() if name not in ("context", "length"))

@@ -14,7 +14,8 @@ from dsa_bench.backends.dense import DenseBackend, DenseCall, DenseCellBuffers
 from dsa_bench.bench.check import compare_rows
 from dsa_bench.bench.variant import Checked, Variant
 from dsa_bench.data.dense import dense_inputs
-from dsa_bench.model.dense import DenseDtype, DenseInputs, DensePlan, DenseShape
+from dsa_bench.model.dense import DenseDtype, DensePlan, DenseShape
+from dsa_bench.model.dense_inputs import DenseInputs
 from dsa_bench.model.dense_request import COPY, OFF, DenseRequest, DenseVariant
 from dsa_bench.model.errors import CompileFailed, VariantRefused
 from dsa_bench.model.record import Check

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from dsa_bench.backends.cpu import dense
 from dsa_bench.data.dense import dense_inputs
-from dsa_bench.model.dense import DENSE_KERNELS, DTYPES, DenseDtype, DenseInputs, DenseKernel, DensePlan, DenseShape
+from dsa_bench.model.dense import DENSE_KERNELS, DenseDtype, DenseKernel, DensePlan, DenseShape
+from dsa_bench.model.dense_inputs import DTYPES, DenseInputs
 from dsa_bench.oracle.dense import dense_reference
 from dsa_bench.splits.dense import RULES, live, parse_rule
 

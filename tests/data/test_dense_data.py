@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dsa_bench.data.dense import dense_inputs
-from dsa_bench.model.dense import DTYPES, DenseDtype, DenseShape
+from dsa_bench.model.dense import DenseDtype, DenseShape
+from dsa_bench.model.dense_inputs import DTYPES
 
 SHAPE = DenseShape(96, 50, 4, 2, 40, 24, batch=2, query_len=3)
 DIGESTS: dict[DenseDtype, str] = {"f32": "473793802dd2fa82", "f16": "0744e6d0bc52f4b5", "bf16": "9b94520a6563a7c2"}

@@ -122,7 +122,7 @@ def _inside(rule: MapRule, rows: int, tiles: int) -> bool:
 
 def test_a_look_up_takes_less_than_two_microseconds(make_table: Any) -> None:
     rules = tuple(MapRule((rows, rows), (tiles, tiles + 3), 2) for rows in range(1, 65) for tiles in range(8, 129, 8))
-    look_up = MapTable(make_table(rules=rules)).tiles_per_split
+    look_up = MapTable(make_table(rules=rules)).value
     best_us = float("inf")
     for _ in range(5):
         start = time.perf_counter()

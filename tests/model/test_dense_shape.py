@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dsa_bench.data.dense import dense_inputs
-from dsa_bench.model.dense import DenseInputs, DenseShape
+from dsa_bench.model.dense import DenseShape
+from dsa_bench.model.dense_inputs import DenseInputs
 from dsa_bench.model.errors import BadInput
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dsa_bench.data.dense import dense_inputs
-from dsa_bench.model.dense import DTYPES, DenseDtype, DenseInputs, DenseShape
+from dsa_bench.model.dense import DenseDtype, DenseShape
+from dsa_bench.model.dense_inputs import DTYPES, DenseInputs
 from dsa_bench.oracle.dense import UNIT, dense_reference, rounding_floor
 
 

@@ -20,5 +20,5 @@ def test_a_cell_without_the_maps_choice_or_the_automatic_rule_is_invalid(sweep: 
     assert '"gain": "invalid"' in verified_json(found)
     (one, other) = verified_cells(sweep(TIMES, auto=16, rules={32: (TUNED,)}).run())
     assert one.gain is Gain.GONE
-    assert (other.gain, other.tiles_per_split, other.ratio) == (Gain.INVALID, 0, None)
+    assert (other.gain, other.value, other.ratio) == (Gain.INVALID, 0, None)
     assert other.reason == "the map's choice was not measured here"

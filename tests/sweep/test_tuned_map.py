@@ -158,7 +158,7 @@ def test_neighbours_share_a_rule_and_unshared_cells_do_not(sweep: Any) -> None:
     shapes = [shape(rows) for rows in (1, 2, 4, 8)]
     table = tuned_map(sweep(shapes, lambda s, tiles: 11.0 if tiles == 4 and s.rows < 8 else 13.0)).splits_map.tables[0]
     assert table.rules == (MapRule((1, 4), (32, 32), 4),)
-    look_up = MapTable(table).tiles_per_split
+    look_up = MapTable(table).value
     assert [look_up(rows, 32) for rows in (3, 8, 9, 4096)] == [4, None, None, None]
 
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.model.dense import DTYPES, DenseInputs, DenseKernel, DensePlan
+from dsa_bench.model.dense import DenseKernel, DensePlan
+from dsa_bench.model.dense_inputs import DTYPES, DenseInputs
 
 F32 = NDArray[np.float32]
 

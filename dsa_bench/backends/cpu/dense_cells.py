@@ -14,7 +14,8 @@ from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingType
 from dsa_bench.backends.cpu import dense
 from dsa_bench.backends.cpu.backend import cpu_device
 from dsa_bench.backends.dense import DenseCall
-from dsa_bench.model.dense import DTYPES, DenseInputs, DenseKernel, DenseShape
+from dsa_bench.model.dense import DenseKernel, DenseShape
+from dsa_bench.model.dense_inputs import DTYPES, DenseInputs
 from dsa_bench.model.dense_request import COPY, DenseVariant
 from dsa_bench.model.errors import VariantRefused
 

@@ -17,7 +17,8 @@ from dsa_bench.backends.cuda.memory import Device, allocate, upload
 from dsa_bench.jit.load import load_module
 from dsa_bench.jit.modules import compile_modules, module_hash
 from dsa_bench.jit.target import Target
-from dsa_bench.model.dense import DTYPES, DenseInputs, DenseKernel, DensePlan, DenseShape
+from dsa_bench.model.dense import DenseKernel, DensePlan, DenseShape
+from dsa_bench.model.dense_inputs import DTYPES, DenseInputs
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import BF16
 from dsa_bench.model.shape import ceil_div

@@ -25,7 +25,8 @@ from dsa_bench.jit.load import load_module
 from dsa_bench.jit.modules import compile_modules, module_hash
 from dsa_bench.jit.optional import load
 from dsa_bench.jit.target import device_target
-from dsa_bench.model.dense import DTYPES, DenseInputs, DenseKernel, DensePlan, DenseShape
+from dsa_bench.model.dense import DenseKernel, DensePlan, DenseShape
+from dsa_bench.model.dense_inputs import DTYPES, DenseInputs
 from dsa_bench.model.dense_request import COPY, DenseVariant
 from dsa_bench.model.errors import CannotMeasure, OutOfDeviceMemory, VariantRefused
 from dsa_bench.model.shape import ceil_div

@@ -18,7 +18,8 @@ from dsa_bench.backends.cuda.dense import (
 from dsa_bench.backends.cuda.memory import allocate
 from dsa_bench.data.dense import dense_inputs
 from dsa_bench.jit.target import device_target
-from dsa_bench.model.dense import DTYPES, DenseDtype, DenseInputs, DenseKernel, DensePlan, DenseShape
+from dsa_bench.model.dense import DenseDtype, DenseKernel, DensePlan, DenseShape
+from dsa_bench.model.dense_inputs import DTYPES, DenseInputs
 from dsa_bench.oracle.dense import DenseReference, dense_reference
 from dsa_bench.splits.dense import live
 

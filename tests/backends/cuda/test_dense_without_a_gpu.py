@@ -13,7 +13,8 @@ from dsa_bench.backends.cuda import dense as cuda
 from dsa_bench.backends.cuda.dense import DenseDeviceInputs, DenseLauncher, DenseWorkspace, device_kernels
 from dsa_bench.data.dense import dense_inputs
 from dsa_bench.jit.target import Target
-from dsa_bench.model.dense import DENSE_KERNELS, DTYPES, DenseDtype, DenseKernel, DensePlan, DenseShape
+from dsa_bench.model.dense import DENSE_KERNELS, DenseDtype, DenseKernel, DensePlan, DenseShape
+from dsa_bench.model.dense_inputs import DTYPES
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.splits.dense import live
 
