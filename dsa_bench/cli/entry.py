@@ -7,9 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dsa_bench.cli.dense import measure_dense
 from dsa_bench.cli.hyper import measure_cells
 from dsa_bench.cli.measure import measure
 from dsa_bench.cli.part import Part
+from dsa_bench.model.dense_request import DenseRequest
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.hyper_request import HyperRequest
 from dsa_bench.model.request import SparseRequest
@@ -18,7 +20,7 @@ from dsa_bench.model.run import Run
 if TYPE_CHECKING:
     from dsa_bench.sweep.runs import Measured
 
-Request = SparseRequest | HyperRequest
+Request = SparseRequest | HyperRequest | DenseRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +41,23 @@ class OpenEntry:
 
 def open_entry(request: Request, backend_name: str) -> OpenEntry:
     """Raises CannotMeasure naming what the backend lacks."""
+    if isinstance(request, HyperRequest):
+        return _open_hyper(request, backend_name)
     return (
-        _open_hyper(request, backend_name) if isinstance(request, HyperRequest) else _open_sparse(request, backend_name)
+        _open_dense(request, backend_name) if isinstance(request, DenseRequest) else _open_sparse(request, backend_name)
     )
 
 
 def planned_entry(request: Request, backend_name: str) -> str:
     """The plan as JSON. Raises BadInput for options that the backend does not have."""
+    from dsa_bench.sweep.dense_plan import dense_plan
     from dsa_bench.sweep.hyper_plan import hyper_plan
     from dsa_bench.sweep.plan import plan_document
 
     if isinstance(request, HyperRequest):
         return hyper_plan(request, backend_name)
+    if isinstance(request, DenseRequest):
+        return dense_plan(request, backend_name)
     return plan_document(request, backend_name, None)
 
 
@@ -78,3 +85,16 @@ def _open_hyper(request: HyperRequest, backend_name: str) -> OpenEntry:
 
     is_run = partial(is_hyper_run_of, request=request.on(backend.device.backend), backend=backend)
     return OpenEntry(backend.device, said, is_run, measured, backend.close)
+
+
+def _open_dense(request: DenseRequest, backend_name: str) -> OpenEntry:
+    from dsa_bench.backends.dense import open_dense_decode
+    from dsa_bench.sweep.dense import is_dense_run_of
+
+    backend, said = open_dense_decode(backend_name)
+
+    def measured(record: Path, resume: bool, part: Part) -> "Measured":
+        return measure_dense(request, backend_name, record, resume, opener=lambda: backend, part=part)
+
+    is_run = partial(is_dense_run_of, request=request.on(backend.device.backend), backend=backend)
+    return OpenEntry(backend.device, [said] if said else [], is_run, measured, backend.close)

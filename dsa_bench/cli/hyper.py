@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What `dsa-bench mix` and `dsa-bench gate` do with their options, and `check --op mix|gate`."""
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
 from dsa_bench.cli.measure import judge
+from dsa_bench.cli.operator import measure_operator
 from dsa_bench.cli.part import WHOLE, Part
 from dsa_bench.cli.sparse import DEFAULT_ROUNDS
 from dsa_bench.cli.tables import print_tables
@@ -81,32 +81,18 @@ def measure_cells(
     opener  opens another backend than `backend_name` says      part  the request's place in a larger run
     """
     from dsa_bench.backends.hyper import open_hyper
-    from dsa_bench.bench.clocks import open_clocks
-    from dsa_bench.bench.select import open_timer
-    from dsa_bench.cli.progress import RunProgress
     from dsa_bench.sweep.hyper import HyperOperator
-    from dsa_bench.sweep.runs import Instruments, run_operator
 
     with only_the_result_on_stdout():
         backend, said = opener() if opener else open_hyper(backend_name, request.op)
         try:
-            on_gpu = backend.device.backend == "cuda"
-            if request.ceiling and not on_gpu:
+            if request.ceiling and backend.device.backend != "cuda":
                 raise CannotMeasure("--ceiling: measures GPU kernels, and no GPU is used here; leave it out")
-            request = request.on(backend.device.backend)
-            timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
-            clocks = open_clocks() if on_gpu else None
-            if on_gpu and clocks is None:
-                said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
-            l2 = request.policy.l2 if on_gpu else "none"
-            instruments = Instruments(timer, l2, clocks)
-            with RunProgress([line for line in (*said, said_of_timer) if line], part) as progress:
-                operator = HyperOperator(request, backend, l2)
-                return run_operator(operator, instruments, progress, argv=sys.argv[1:], record=record, resume=resume)
-        except KeyboardInterrupt:
-            if record is not None and record.exists():
-                note(f"what was measured is in {record}; the same command with --resume goes on")
-            raise
+            decided = request.on(backend.device.backend)
+            return measure_operator(
+                lambda l2: HyperOperator(decided, backend, l2),
+                backend, backend_name, decided.policy, said, record, resume, part,
+            )  # fmt: skip
         finally:
             backend.close()
 

@@ -14,16 +14,18 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import typer
 
 from dsa_bench.cli.decode import decode
+from dsa_bench.cli.dense import dense, dense_request
 from dsa_bench.cli.gate import gate
 from dsa_bench.cli.hyper import hyper_request
 from dsa_bench.cli.mix import mix
 from dsa_bench.cli.prefill import prefill
 from dsa_bench.cli.sparse import sparse_request
+from dsa_bench.model.dense_request import DenseRequest
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.hyper import HyperOp
 from dsa_bench.model.hyper_request import HyperRequest
@@ -31,7 +33,14 @@ from dsa_bench.model.request import SparseRequest
 from dsa_bench.model.shape import Op
 from dsa_bench.model.text import quoted
 
-COMMANDS: dict[Op | HyperOp, Callable[..., None]] = {"decode": decode, "prefill": prefill, "mix": mix, "gate": gate}
+AnyOp = Op | HyperOp | Literal["dense"]
+COMMANDS: dict[AnyOp, Callable[..., None]] = {
+    "decode": decode,
+    "prefill": prefill,
+    "dense": dense,
+    "mix": mix,
+    "gate": gate,
+}
 NO_KEYS = frozenset({"ctx", "format", "record", "resume", "plan", "sms", "resident", "explain", "splits"})
 """Options of a command that are about one call of it, and not about what is measured; or about a map of its results."""
 MAX_BYTES = 1 << 20
@@ -50,7 +59,7 @@ class Entry:
 
     place: str
     backend: str
-    request: SparseRequest | HyperRequest
+    request: SparseRequest | HyperRequest | DenseRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +163,7 @@ def _entry(place: str, table: Mapping[str, Any]) -> Entry:
         arguments += keys[name].arguments(value)
     try:
         ctx = _command(op).make_context(op, arguments)
-        request = hyper_request(op, ctx.params) if op in ("mix", "gate") else sparse_request(ctx, op)
-        return Entry(place, ctx.params["backend"], request)
+        return Entry(place, ctx.params["backend"], _request(ctx, op))
     except BadInput as error:
         raise BadInput(f"{place}: {error}") from error
     except Exception as error:
@@ -165,8 +173,14 @@ def _entry(place: str, table: Mapping[str, Any]) -> Entry:
         raise BadInput(f"{place}.{_key(option)}: {cast('Any', error).message}") from error
 
 
+def _request(ctx: Any, op: AnyOp) -> SparseRequest | HyperRequest | DenseRequest:
+    if op == "dense":
+        return dense_request(ctx.params, {})
+    return hyper_request(op, ctx.params) if op in ("mix", "gate") else sparse_request(ctx, op)
+
+
 @cache
-def _command(op: Op | HyperOp) -> Any:
+def _command(op: AnyOp) -> Any:
     """The command without its variables: a sweep file says all that it measures."""
     app = typer.Typer(add_completion=False)
     app.command()(COMMANDS[op])
@@ -182,7 +196,7 @@ def _key(option: Any) -> str:
 
 
 @cache
-def sweep_keys(op: Op | HyperOp) -> dict[str, Key]:
+def sweep_keys(op: AnyOp) -> dict[str, Key]:
     """The options of an operator that an entry may hold, by key."""
     hints = get_type_hints(COMMANDS[op])
     keys: dict[str, Key] = {}
@@ -210,7 +224,7 @@ def sweep_schema() -> dict[str, Any]:
     }
 
 
-def _entry_schema(op: Op | HyperOp) -> dict[str, Any]:
+def _entry_schema(op: AnyOp) -> dict[str, Any]:
     return {
         "title": op,
         "type": "object",

@@ -35,6 +35,7 @@ SEED_TABLES = (
     ("Prefill", seed_tables.prefill_table),
     ("Data that leave the fast path", seed_tables.fallback_table),
     ("Regret of split rules", seed_tables.regret_table),
+    ("Dense decode", seed_tables.dense_table),
     ("PreMix and ScaledSilu", seed_tables.mix_table),
     ("gate-mul and the down projection behind it", seed_tables.gate_table),
 )
@@ -47,9 +48,9 @@ HOW = (
     "gaps included; **wall** is the CPU backend's clock.",
     "- **warm** launches read the same buffers every time; **cold** ones rotate through so many copies that twice"
     " the L2 is read in between.",
-    "- **speedup**: time of `previous`, of the branchy sigmoid or of the plain launch / time of this, Hodges-Lehmann "
-    "over rounds that hold both, with an exact interval of at least 95 %; **regret** is cross-fitted, the naive "
-    "one beside it is biased upwards.",
+    "- **speedup**: time of `previous`, of the branchy sigmoid, of the plain launch or of dense decode's monolithic "
+    "one / time of this, Hodges-Lehmann over rounds that hold both, with an exact interval of at least 95 %; "
+    "**regret** is cross-fitted, the naive one beside it is biased upwards.",
     "- **null control**: one variant visited twice a round, against itself; a cell in which they clearly differ "
     "is named below.",
 )

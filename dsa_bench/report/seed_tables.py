@@ -4,15 +4,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from dsa_bench.model.dense_request import AUTO_RULE, FIXED, OFF
 from dsa_bench.model.errors import BadInput
 from dsa_bench.report import published
 from dsa_bench.report.cells import CellTable, VariantRow, part_of
 from dsa_bench.report.columns import interval, markdown, percent
 from dsa_bench.report.recorded import Recorded, link
 from dsa_bench.report.regret import ScoredChoice, score, standing
-from dsa_bench.report.render import time_text
+from dsa_bench.report.render import rate_text, time_text
 from dsa_bench.report.swept import run_slots, swept_cells
 from dsa_bench.splits.registry import AUTO
+from dsa_bench.stats.location import Estimate
 
 DOCUMENT = "document: "
 """Begins the heading of every column whose figures are published, not measured."""
@@ -110,6 +112,32 @@ def gate_table(runs: Sequence[Recorded]) -> str | None:
     return _table(columns, rows)
 
 
+def dense_table(runs: Sequence[Recorded]) -> str | None:
+    """Dense decode under the document's rules and `live`, what its adaptive rule gains, and its share of a copy."""
+    rules = (OFF, FIXED, AUTO_RULE, "live")
+    columns = ["kernel", "run", "L2", "timer", "capacity", "length", "batch", "dtype", *rules, "over off", "interval",
+               f"over {FIXED}", "its interval", "alive", "waves", "occ.", "read/s", "of copy"]  # fmt: skip
+    rows: list[list[str]] = []
+    for one, table in _cells_of(runs, "dense"):
+        of_rule = {name: next((row for row in table.rows if name in row.check.rules), None) for name in rules}
+        chosen = of_rule[AUTO_RULE]
+        if chosen is None or chosen.time_us is None:
+            continue
+        shape, facts, fixed = table.shape, chosen.check.facts, chosen.beside.get(FIXED)
+        place = [str(table.l2), str(table.timer), *(shape[name] for name in ("capacity", "length", "batch", "dtype"))]
+        times = [NONE if row is None or row.time_us is None else _time(row) for row in of_rule.values()]
+        geometry = [f"{facts['alive']:g}", f"{facts['waves']:.2f}", _share(facts.get("occupancy"))]
+        rate = NONE if chosen.gathered_gbps is None else rate_text(chosen.gathered_gbps)
+        gains = (*_estimate(chosen.speedup), *_estimate(fixed))
+        reached = [rate, _share(chosen.gather_share)]
+        rows.append([str(table.part), link(one.name, one.link), *place, *times, *gains, *geometry, *reached])
+    return _table(columns, rows)
+
+
+def _share(share: float | None) -> str:
+    return NONE if share is None else f"{share:.0%}"
+
+
 def _cells_of(runs: Sequence[Recorded], op: str) -> Iterator[tuple[Recorded, CellTable]]:
     return ((one, table) for one in runs for table in one.tables if table.op == op and table.rounds)
 
@@ -120,7 +148,10 @@ def _form(table: CellTable, form: str) -> VariantRow | None:
 
 def _ratio(row: VariantRow) -> tuple[str, str]:
     """A speedup and its interval."""
-    ratio = row.speedup
+    return _estimate(row.speedup)
+
+
+def _estimate(ratio: Estimate | None) -> tuple[str, str]:
     ends = NONE if ratio is None or ratio.interval is None else "{:.2f}-{:.2f}".format(*ratio.interval)
     return (NONE if ratio is None else f"{ratio.centre:.2f}x", ends)
 

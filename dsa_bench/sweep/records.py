@@ -6,13 +6,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import dsa_bench
+from dsa_bench.model.dense_request import DenseRequest
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.hyper_request import HyperRequest
 from dsa_bench.model.request import SparseRequest
 from dsa_bench.model.run import Run, complete_rounds, read_run
 from dsa_bench.sweep.header import source_revision
 
-Request = SparseRequest | HyperRequest
+Request = SparseRequest | HyperRequest | DenseRequest
 
 
 def new_record(folder: Path) -> Path:

@@ -158,9 +158,9 @@ def _part_cells(axes: "list[Axes]", rounds: Sequence[DriftRound]) -> None:
     if len(stretches) <= MAX_NAMED_CELLS:
         for start, end in stretches:
             shape = cell_shape(rounds[start].cell)
-            name = printable(rows_text(shape["rows"]))
-            if "context" in shape:
-                name += f"\nof {printable(shape['context'])}"
+            name = printable(rows_text(shape["rows"]) if "rows" in shape else f"{shape['length']} keys")
+            if "context" in shape or "capacity" in shape:
+                name += f"\nof {printable(shape.get('context') or shape['capacity'])}"
             axes[0].text(
                 (start + end - 1) / 2, 1.03, name, fontsize=7.5, ha="center", va="bottom",
                 transform=axes[0].get_xaxis_transform(),

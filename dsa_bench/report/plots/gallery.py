@@ -4,7 +4,7 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from dsa_bench.report.plots import decode_time, drift, hyper, league, prefill, regret_map, split_choices
+from dsa_bench.report.plots import decode_time, dense, drift, hyper, league, prefill, regret_map, split_choices
 from dsa_bench.report.plots.canvas import picture, settle
 from dsa_bench.report.plots.names import FORMATS, KINDS
 from dsa_bench.report.plots.subject import NothingToDraw, Subject
@@ -18,6 +18,7 @@ GALLERY: "dict[str, Callable[[Subject], Figure]]" = {
     "split-choices": split_choices.draw,
     "league": league.draw,
     "prefill": prefill.draw,
+    "dense": dense.draw,
     "mix": hyper.draw_mix,
     "gate": hyper.draw_gate,
     "drift": drift.draw,

@@ -4,5 +4,5 @@
 from typing import Literal
 
 PictureFormat = Literal["svg", "png"]
-KINDS = ("decode-time", "regret-map", "split-choices", "league", "prefill", "mix", "gate", "drift")
+KINDS = ("decode-time", "regret-map", "split-choices", "league", "prefill", "dense", "mix", "gate", "drift")
 FORMATS: tuple[PictureFormat, ...] = ("svg", "png")
