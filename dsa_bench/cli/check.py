@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dsa_bench.model.shape import Op
 
 
-ALL_OPS = (*OPS, *HYPER_OPS)
+ALL_OPS = (*OPS, "dense", *HYPER_OPS)
 KERNELS = (*SPARSE_KERNELS, *EMULATIONS)
 
 
@@ -42,12 +42,17 @@ def check(
     ] = "table",
 ) -> None:
     """Run every kernel on every numerics case against FP64 (docs/numerics.md). An undeclared miss is exit 1."""
+    if op not in OPS and (kernels is not None or case is not None):
+        raise BadInput(f"--kernels, --case: choose among checks of sparse attention; --op {op} runs all of its own")
     if op in HYPER_OPS:
         from dsa_bench.cli.hyper import check_hyper_op
 
-        if kernels is not None or case is not None:
-            raise BadInput(f"--kernels, --case: choose among checks of attention; --op {op} runs all of its own")
         check_hyper_op(op, backend, format)
+        return
+    if op == "dense":
+        from dsa_bench.cli.dense import check_dense_op
+
+        check_dense_op(backend, format)
         return
     from dsa_bench.backends.select import open_backend
     from dsa_bench.cli.progress import CaseProgress

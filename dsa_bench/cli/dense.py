@@ -18,7 +18,7 @@ from dsa_bench.cli.sparse import DEFAULT_ROUNDS
 from dsa_bench.cli.tables import print_tables
 from dsa_bench.model.dense import DENSE_KERNELS, DenseDtype, DenseKernel, DenseShape
 from dsa_bench.model.dense_request import DEFAULT_RULES, OFF, DenseRequest
-from dsa_bench.model.errors import BadInput, CannotMeasure
+from dsa_bench.model.errors import BadInput, CannotMeasure, GateFailed
 from dsa_bench.model.request import Policy
 from dsa_bench.splits.dense import CHUNK_VARIABLE, parse_rule, pinned_name
 
@@ -164,3 +164,28 @@ def measure_dense(
             )  # fmt: skip
         finally:
             backend.close()
+
+
+def check_dense_op(backend_name: str, format: str) -> None:
+    """Check every kernel and print the result. Raises GateFailed for a wrong one, CannotMeasure where a case is taken
+    by none."""
+    from dsa_bench.backends.dense import open_dense_decode
+    from dsa_bench.cli.progress import CaseProgress
+    from dsa_bench.report.hyper_check import hyper_check_json, hyper_check_text
+    from dsa_bench.sweep.dense_check import check_dense, dense_cases
+
+    backend, said = open_dense_decode(backend_name)
+    try:
+        if said:
+            note(said)
+        with only_the_result_on_stdout(), CaseProgress(len(dense_cases())) as progress:
+            results = list(check_dense(backend, progress.begin))
+    finally:
+        backend.close()
+    emit(hyper_check_json("dense", results, backend.device) if format == "json" else hyper_check_text(results))
+    wrong = [f"{result.case} ({result.variant})" for result in results if result.status == "WRONG"]
+    if wrong:
+        raise GateFailed(f"wrong result: {'; '.join(wrong)}")
+    idle = {result.case for result in results} - {result.case for result in results if result.status == "ok"}
+    if idle:
+        raise CannotMeasure(f"no kernel takes {', '.join(sorted(idle))}; see the table for the reason")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The result of `dsa-bench check --op mix|gate` as text and as JSON. ASCII only."""
+"""The result of `dsa-bench check --op dense|mix|gate` as text and as JSON. ASCII only."""
 
 import json
 from collections import Counter
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from dsa_bench.model.device import DeviceFacts
-from dsa_bench.model.hyper import HyperOp
 from dsa_bench.model.hyper_request import HyperResult
 from dsa_bench.model.text import printable
 from dsa_bench.report.columns import aligned
@@ -15,7 +14,7 @@ from dsa_bench.report.columns import aligned
 COLUMNS = ("case", "variant", "status", "compared", "wrong")
 
 
-def hyper_check_json(op: HyperOp, results: Sequence[HyperResult], device: DeviceFacts) -> str:
+def hyper_check_json(op: str, results: Sequence[HyperResult], device: DeviceFacts) -> str:
     """Every result, and where it was found."""
     document = {
         "schema": f"dsa-bench/{op}-check",

@@ -206,7 +206,7 @@ class DenseChecker:
     """Compares a variant with FP64 over up to 64 rows, and with the bits of the same kernel's monolithic launch where
     its live keys fit one split.
 
-    floor  RMS error of the FP64 result rounded to the output's type
+    floor  RMS error of the FP64 result rounded to the output's type      rows  how many are compared
     """
 
     def __init__(self, inputs: DenseInputs, buffers: DenseCellBuffers) -> None:
@@ -216,6 +216,7 @@ class DenseChecker:
         self._limit = rms_limit(inputs, self._oracle)
         self._poison: float = POISON[inputs.shape.dtype]
         self._monolithic: dict[str, NDArray[np.generic]] = {}
+        self.rows = len(self._oracle.rows)
         self.floor = rounding_floor(self._oracle, inputs.shape.dtype)
 
     def check(self, variant: DenseVariant, call: DenseCall) -> Checked:

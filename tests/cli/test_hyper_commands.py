@@ -102,7 +102,11 @@ def test_a_plan_measures_nothing(command: Command) -> None:
         (("gate", "--resume"), 2, "--resume: needs --record FILE"),
         (("gate", "--plan", "--record", "x.jsonl"), 2, "--plan: measures nothing"),
         (("gate", "--plan", "--format", "csv"), 2, "--format csv: --plan prints JSON"),
-        (("check", "--op", "mix", "--case", "toy-row"), 2, "--kernels, --case: choose among checks of attention"),
+        (
+            ("check", "--op", "mix", "--case", "toy-row"),
+            2,
+            "--kernels, --case: choose among checks of sparse attention",
+        ),
     ],
 )
 def test_bad_input_is_one_line(command: Command, argv: tuple[str, ...], code: int, message: str) -> None:
