@@ -29,7 +29,11 @@ KERNEL_HASHES = {"previous": "0" * 16, "int8-tc": "1" * 16}
 def plain_environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """No option and no colour from outside; no GPU either, except for tests that are marked to need one."""
     for name in list(os.environ):
-        if name.startswith(("DSA_BENCH_", "ORT_DSA_")) or name in ("FORCE_COLOR", "NO_COLOR", "PYTHONIOENCODING"):
+        if name.startswith(("DSA_BENCH_", "ORT_DSA_", "ONNX_GENAI_")) or name in (
+            "FORCE_COLOR",
+            "NO_COLOR",
+            "PYTHONIOENCODING",
+        ):
             monkeypatch.delenv(name)
     if request.node.get_closest_marker("gpu") is None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
