@@ -185,7 +185,8 @@ class RunMaker:
         return self
 
     def check(self, variant: str, rows: int = 1, **changes: Any) -> "RunMaker":
-        kernel, _, splits = variant.partition("/splits=")
+        kernel, _, geometry = variant.partition("/splits=")
+        splits = geometry.partition(",")[0]
         fields: dict[str, Any] = {
             "cell": cell_key(rows), "variant": variant, "kernel": kernel, "kernel_hash": KERNEL_HASHES.get(kernel, ""),
             "requested": (0,) if splits else (), "tiles_per_split": 32 // int(splits or 1), "splits": int(splits or 1),

@@ -226,7 +226,7 @@ class _Times:
 def _reference(checks: list[Check], times: _Times) -> str | None:
     timed = [check for check in checks if not is_yardstick(check.kernel) and times.times(check.variant)]
     monolithic = (check for check in timed if OFF in check.rules)
-    choices: Iterator[Check] = (check for check in timed if check.kernel == "previous")
+    choices: Iterator[Check] = (check for check in timed if check.kernel == "previous" and not check.facts)
     automatic = (check for check in timed if 0 in check.requested)
     chosen = next(monolithic, None) or next(choices, None) or next(automatic, None) or next(iter(timed), None)
     return chosen and chosen.variant
