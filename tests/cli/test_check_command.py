@@ -62,7 +62,7 @@ def test_a_case_that_no_kernel_takes_is_exit_3(command: Command) -> None:
     [
         (("--case", "no-such"), "--case no-such: is none of cancelling-products, fine-cancellation, "),
         (("--kernels", "flash"), "'flash' is not one of previous, int8-tc, emulation"),
-        (("--op", "dense"), "'dense' is not one of decode, prefill"),
+        (("--op", "sparse"), "'sparse' is not one of decode, prefill, dense, mix, gate"),
         (("--case", "groups"), "--case groups: is none of"),
         (("--kernels", "emulation-bf16"), "--kernels emulation-bf16: is no kernel of decode"),
         (("--format", "csv"), "'csv' is not one of table, json"),

@@ -215,7 +215,7 @@ def test_twenty_shapes_are_drawn_whole(sweep: Sweep) -> None:
     with drawing():
         made, lacking = pictures(found)
     assert set(made) == {f"{kind}.{format}" for kind in KINDS if kind not in lacking for format in ("svg", "png")}
-    assert set(lacking) == {"prefill", "mix", "gate"}
+    assert set(lacking) == {"prefill", "dense", "mix", "gate"}
     assert max(map(len, made.values())) < 200_000
     said = texts(made["split-choices.svg"])
     assert all(f"rows {rows}, candidates {candidates}" in said for rows, candidates in times)
