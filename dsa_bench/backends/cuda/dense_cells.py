@@ -118,7 +118,7 @@ class CudaDenseCell:
     def copy_call(self) -> DenseCall:
         """Half of the bytes are read and half are written, in whole accesses."""
         half = max(self._inputs.shape.live_bytes // 32, 1) * 16
-        count = cold_copies(self._cold_bytes, half, COPY)
+        count = cold_copies(self._cold_bytes, half, COPY, "--length")
         kernel = self._backend.copy_kernel()
         grid = (ceil_div(half // 16, kernel.facts.constants["tile"]), 1, 1)
         try:
@@ -148,7 +148,7 @@ class CudaDenseCell:
     def _uploaded(self, name: str) -> Sequence[DenseDeviceInputs]:
         if not self._copies:
             read_bytes = max(self._inputs.shape.live_bytes, 1)
-            count = cold_copies(self._cold_bytes, read_bytes, name)
+            count = cold_copies(self._cold_bytes, read_bytes, name, "--length")
             self._copies = [DenseDeviceInputs.upload(self._inputs) for _ in range(count)]
         return self._copies
 

@@ -198,16 +198,16 @@ class CudaGate:
         self._copies.clear()
 
 
-def cold_copies(cold_bytes: int, read_bytes: int, name: str) -> int:
+def cold_copies(cold_bytes: int, read_bytes: int, name: str, size: str = "--rows") -> int:
     """Copies of what a call reads that come to `cold_bytes` together; 1 for a warm L2, whose `cold_bytes` are 0.
 
-    VariantRefused if a visit would be too many launches.
+    VariantRefused if a visit would be too many launches; `size` is the option that makes the tensors larger.
     """
     copies = max(ceil_div(cold_bytes, read_bytes), 1)
     if copies > MAX_COPIES:
         raise VariantRefused(
             f"{name} reads {read_bytes} bytes, so a cold L2 takes {copies} copies of them and there are at most "
-            f"{MAX_COPIES}; use --l2 warm or more --rows"
+            f"{MAX_COPIES}; use --l2 warm or more {size}"
         )
     return copies
 
