@@ -100,7 +100,7 @@ def test_cold_launches_rotate_through_copies_that_come_to_twice_the_l2() -> None
         call.launch(number)
     copies = [launch.arguments[0] for launch in enqueued if launch.name == "fast_split_f16"]
     assert copies == [copies[0], copies[0] + 4, copies[0], copies[0] + 2]
-    with pytest.raises(VariantRefused, match="so a cold L2 takes .* use --l2 warm or more --length"):
+    with pytest.raises(VariantRefused, match=r"so a cold L2 takes .* use --l2 warm or more --length"):
         cell(cold_bytes=10**9)[0].call(SPLIT)
 
 
