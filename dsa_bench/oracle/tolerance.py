@@ -113,7 +113,8 @@ def bf16_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Lo
     keys          fp32(code * key_scale) rounded to BF16 shifts logits by what `Survey.shift` finds on the row's own
                   keys; query times key is then summed as in fp16_bound, with twice FP32's unit. Infinite where a
                   partial sum may overflow
-    values        fp32(code * value_scale) rounded to BF16: U_BF16 * v_max, or 2^-133 where that is subnormal
+    values        fp32(code * value_scale) rounded to BF16: U_BF16 * v_max, or 2^-133 where that is subnormal. Infinite
+                  where their sum, which is divided by the row sum at the end, may overflow
     probability   BF16 has FP32's exponents, so p in BF16 is off by U_BF16 * p and nothing is flushed above FP32's own
                   end. If the row sum keeps the unrounded p the output moves by at most U_BF16 * v_max. If it takes the
                   rounded ones the weights change by factors within exp(+-U_BF16): 2 * tanh(U_BF16 / 2), no more
@@ -122,7 +123,8 @@ def bf16_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Lo
     with np.errstate(invalid="ignore", over="ignore"):
         delta = _or_overflow(inputs, rows, known.shift + _accumulation(inputs, rows, 2 * U_FP32))
     relative = _weight_error(delta, known) + _sums(inputs, 2 * U_FP32) + 2 * U_BF16 * (1 + U_BF16)
-    return _bound(inputs, out, relative) + SMALLEST_BF16
+    summed = inputs.shape.candidates * largest_output(inputs)
+    return np.where(summed < FP32_MAX, _bound(inputs, out, relative) + SMALLEST_BF16, np.inf)
 
 
 def key_noise(inputs: SparseInputs, rows: NDArray[np.int64], kv_head: int) -> F64:
