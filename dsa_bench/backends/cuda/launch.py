@@ -11,6 +11,9 @@ from dsa_bench.jit.load import LoadedModule
 from dsa_bench.jit.optional import load
 from dsa_bench.model.errors import BadInput, CannotMeasure, VariantRefused
 
+PORTABLE_CLUSTER = 8
+"""CTAs of a cluster that every device with clusters takes."""
+
 Argument = Any
 """A NumPy scalar of the parameter's type, or a device array, passed as its pointer."""
 
@@ -33,6 +36,9 @@ class Kernel:
             self._refuse_beyond_block(pad_smem)
         limit = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self.check(self._driver.cuFuncSetAttribute(self.function, limit, self.dynamic_smem_bytes))
+        if self.facts.constants.get("max_cluster", 0) > PORTABLE_CLUSTER:
+            larger = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            self.check(self._driver.cuFuncSetAttribute(self.function, larger, 1))
 
     @property
     def threads(self) -> int:
@@ -51,6 +57,16 @@ class Kernel:
                 self.function, self.threads, self.dynamic_smem_bytes
             )
         )
+
+    def active_clusters(self, size: int) -> int:
+        """Clusters of `size` CTAs that the device holds at once, as the driver counts."""
+        config = self._driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = size, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = self.threads, 1, 1
+        config.sharedMemBytes = self.dynamic_smem_bytes
+        config.attrs = [cluster_attribute(self._driver, size)]
+        config.numAttrs = 1
+        return int(self.check(self._driver.cuOccupancyMaxActiveClusters(self.function, config)))
 
     def _refuse_beyond_block(self, pad_smem: int) -> None:
         """A block's shared memory is static and dynamic together, up to what the device lets a kernel opt in to."""
@@ -73,7 +89,8 @@ class Kernel:
 
 class KernelLaunch:
     """A kernel with its grid and arguments on one stream. With `dependent`, it may start before the kernel ahead of it
-    ends (programmatic dependent launch); it must then wait for that kernel itself.
+    ends (programmatic dependent launch); it must then wait for that kernel itself. With `cluster`, so many CTAs that
+    follow each other in x are one.
 
     name, ctas, threads  the kernel's name, its thread blocks, and the threads of one
     """
@@ -86,6 +103,7 @@ class KernelLaunch:
         stream: Any,
         *,
         dependent: bool = False,
+        cluster: int = 0,
     ) -> None:
         driver = load("cuda.bindings.driver")
         self._kernel = kernel
@@ -100,12 +118,16 @@ class KernelLaunch:
         self._config.blockDimX, self._config.blockDimY, self._config.blockDimZ = kernel.threads, 1, 1
         self._config.sharedMemBytes = kernel.dynamic_smem_bytes
         self._config.hStream = stream.ptr
+        attributes: list[Any] = []
         if dependent:
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
-            self._config.attrs = [attribute]
-            self._config.numAttrs = 1
+            attributes.append(attribute)
+        if cluster:
+            attributes.append(cluster_attribute(driver, cluster))
+        self._config.attrs = attributes
+        self._config.numAttrs = len(attributes)
         self._launch = driver.cuLaunchKernelEx
         self._address = int(self._table.ctypes.data)
         self._success = driver.CUresult.CUDA_SUCCESS
@@ -115,6 +137,14 @@ class KernelLaunch:
         (status,) = self._launch(self._config, self._kernel.function, self._address, 0)
         if status != self._success:
             raise VariantRefused(f"{self._kernel.name}: the driver refused the launch ({status.name})")
+
+
+def cluster_attribute(driver: Any, size: int) -> Any:
+    """The launch attribute that makes clusters of `size` CTAs in x."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = size, 1, 1
+    return attribute
 
 
 def _parameter(argument: Argument) -> NDArray[Any]:
