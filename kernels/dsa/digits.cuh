@@ -82,7 +82,7 @@ struct If<false, T> {
 // What the CTAs of a cluster send each other.
 template <int kHeads>
 struct Inbox {
-  float chunk[kMaxReceived][2 * kHeads][8][4];  // [chunk of mine * CTAs + CTA][head of the half][g][16-channel block, d]
+  alignas(16) float chunk[kMaxReceived][2 * kHeads][8][4];  // [chunk of mine * CTAs + CTA][head of the half][g][16-channel block, d]
   float2 head[kMaxCluster][4 * kHeads];         // m and l
   float weight[4 * kHeads][kMaxCluster];
   unsigned long long heads_there, chunks_there;
@@ -94,12 +94,12 @@ struct alignas(1024) Smem {
   Code value[kSlots][kStep][kHeadSize];  // 16-byte chunk c of row r lies at c ^ (r % 8)
   Code digit[2][16 * kHeads][128];     // q * key_scale as wgmma wants it
   union {
-    Code probability[16 * kHeads][kStep + 16];     // [column][candidate]
-    float wide_probability[kStep][4 * kHeads];
+    alignas(16) Code probability[16 * kHeads][kStep + 16];     // [column][candidate]
+    alignas(16) float wide_probability[kStep][4 * kHeads];
   };
   float value_scale[kHeadSize];
-  float max_of_warp[4 * kHeads][kComputeWarps];
-  float sum_of_warp[4 * kHeads][kComputeWarps];
+  alignas(16) float max_of_warp[4 * kHeads][kComputeWarps];
+  alignas(16) float sum_of_warp[4 * kHeads][kComputeWarps];
   float max[4 * kHeads], sum[4 * kHeads];  // sum: of all CTAs
   float unit[4 * kHeads];                  // log2 of a factor of p per unit of a score
   float rescale[4 * kHeads];               // path 1: square root of what a step's new maximum does to acc
