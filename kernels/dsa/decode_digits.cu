@@ -6,37 +6,47 @@
 
 namespace digits {
 
+// What a launch is made of, beside the tensors. The tiles of split s follow those of s - 1: `tiles_each`, and 1 more in
+// the first `tiles_more` splits.
+struct Sizes {
+  int context, candidates, group, heads_each, splits, tiles_each, tiles_more;
+};
+
 template <int kHeads, int kSlots, bool kCluster>
 __device__ __forceinline__ void decode(const __nv_bfloat16* query, const Code* key, const Code* value,
                                        const float* key_scale, const float* value_scale, const int* selected,
                                        __nv_bfloat16* out, float* chunks, float2* head_sums, unsigned* arrived,
-                                       int context, int candidates, int group, float scale, int forced_path,
-                                       unsigned* path_counts) {
-  const unsigned split = blockIdx.x, splits = gridDim.x, row = blockIdx.z;
-  const int parts = (group + 4 * kHeads - 1) / (4 * kHeads);  // CTAs that share a group
-  const int kv_head = blockIdx.y / parts, part = blockIdx.y % parts;
-  const int heads = (group + parts - 1) / parts;
-  const unsigned first_head = (row * (gridDim.y / parts) + kv_head) * group + part * heads;
-  const size_t cache_offset = static_cast<size_t>(kv_head) * context * kHeadSize;
-  const size_t merged = row * gridDim.y + blockIdx.y;  // number of what is merged
-  const int tiles = (candidates + kTile - 1) / kTile;
-  const Task task = {query + static_cast<size_t>(first_head) * kHeadSize,
-                     key + cache_offset,
-                     value + cache_offset,
-                     key_scale + kv_head * kHeadSize,
-                     value_scale + kv_head * kHeadSize,
-                     selected + static_cast<size_t>(row) * candidates,
-                     out + static_cast<size_t>(first_head) * kHeadSize,
-                     chunks + merged * splits * (kHeadSize * 4 * kHeads),
-                     head_sums + merged * splits * (4 * kHeads),
-                     arrived + merged,
-                     context,
-                     min(heads, group - part * heads),
-                     range_begin(tiles, split, splits) * kTile,
-                     min(range_begin(tiles, split + 1, splits) * kTile, candidates),
-                     static_cast<int>(split),
-                     static_cast<int>(splits),
-                     scale};
+                                       const Sizes& sizes, float scale, int forced_path, unsigned* path_counts) {
+  const unsigned row = blockIdx.z, kv_head = blockIdx.y;
+  int split = blockIdx.x, part = 0;  // no division: it would come before everything else
+  for (; split >= sizes.splits; split -= sizes.splits) ++part;
+  const unsigned first_head = (row * gridDim.y + kv_head) * sizes.group + part * sizes.heads_each;
+  const size_t cache_offset = static_cast<size_t>(kv_head) * sizes.context * kHeadSize;
+  const int tile = split * sizes.tiles_each + min(split, sizes.tiles_more);
+  const int tiles = sizes.tiles_each + (split < sizes.tiles_more);
+  Task task = {query + static_cast<size_t>(first_head) * kHeadSize,
+               key + cache_offset,
+               value + cache_offset,
+               key_scale + kv_head * kHeadSize,
+               value_scale + kv_head * kHeadSize,
+               selected + static_cast<size_t>(row) * sizes.candidates,
+               out + static_cast<size_t>(first_head) * kHeadSize,
+               nullptr,
+               nullptr,
+               nullptr,
+               sizes.context,
+               min(sizes.heads_each, sizes.group - part * sizes.heads_each),
+               tile * kTile,
+               min((tile + tiles) * kTile, sizes.candidates),
+               split,
+               sizes.splits,
+               scale};
+  if constexpr (!kCluster) {
+    const size_t merged = (row * gridDim.y + kv_head) * (gridDim.x / sizes.splits) + part;
+    task.chunks = chunks + merged * sizes.splits * (kHeadSize * 4 * kHeads);
+    task.head_sums = head_sums + merged * sizes.splits * (4 * kHeads);
+    task.arrived = arrived + merged;
+  }
   attend<kHeads, kSlots, kCluster>(task, forced_path, path_counts);
 }
 
@@ -52,10 +62,11 @@ __device__ __forceinline__ void decode(const __nv_bfloat16* query, const Code* k
       const __nv_bfloat16* __restrict__ query, const Code* __restrict__ key, const Code* __restrict__ value,           \
       const float* __restrict__ key_scale, const float* __restrict__ value_scale, const int* __restrict__ selected,    \
       __nv_bfloat16* __restrict__ out, float* __restrict__ chunks, float2* __restrict__ head_sums,                     \
-      unsigned* __restrict__ arrived, int context, int candidates, int group, float scale, int forced_path,            \
+      unsigned* __restrict__ arrived, int context, int candidates, int group, int heads_each, int splits,         \
+      int tiles_each, int tiles_more, float scale, int forced_path, \
       unsigned* path_counts) {                                                                                         \
     digits::decode<heads, slots, cluster>(query, key, value, key_scale, value_scale, selected, out, chunks, head_sums, \
-                                          arrived, context, candidates, group, scale, forced_path, path_counts);       \
+                                          arrived, {context, candidates, group, heads_each, splits, tiles_each, tiles_more}, scale, forced_path, path_counts);      \
   }
 
 DECODE_DIGITS(digits_h3_s1, 3, 1, false, 1)

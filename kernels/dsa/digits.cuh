@@ -569,63 +569,102 @@ class Attention {
       for (int i = tid_; i < mine * 32 * kHeads; i += kCompute) {
         const int chunk = i / (32 * kHeads), at = i % (32 * kHeads);
         const float2* from = reinterpret_cast<const float2*>(smem_.inbox.chunk[chunk * task_.splits]) + at;
-        merge_pair<kPath>(first + chunk, at, smem_.inbox.weight[head_of(first + chunk, at)],
-                          [&](int split) { return from[split * 32 * kHeads]; });
+        const float* weight = smem_.inbox.weight[head_of(first + chunk, at)];
+        float2 sum = {};
+#pragma unroll 8
+        for (int split = 0; split < task_.splits; ++split) {
+          const float w = weight[split], factor = kPath == kWidePath ? w : 1.f;
+          const float2 x = from[split * 32 * kHeads];
+          sum.x = fmaf(w, x.x * factor, sum.x);
+          sum.y = fmaf(w, x.y * factor, sum.y);
+        }
+        store<kPath>(first + chunk, at, sum);
       }
     } else {
       named_sync<kComputeBarrier, kCompute>();  // the CTA's partial is written
       if (tid_ == 0) smem_.last = increment_and_wrap(task_.arrived, task_.splits - 1) == task_.splits - 1;
       named_sync<kComputeBarrier, kCompute>();  // everyone knows, and sees what the other CTAs wrote
       if (!smem_.last) return;
-      // The weights take the place of K.
-      float* weights = reinterpret_cast<float*>(smem_.key);
-      for (int head = warp_; head < 4 * kHeads; head += kComputeWarps) {
-        const bool inside = lane_ < task_.splits;
-        const float2 m_l =
-            inside ? __ldcg(task_.head_sums + lane_ * 4 * kHeads + head) : make_float2(kNone, 0.f);
-        const float w = weigh<kPath, 31>(smem_, head, m_l);
-        weights[32 * head + lane_] = w;
-      }
-      named_sync<kComputeBarrier, kCompute>();  // the weights are published
-      for (int i = tid_; i < kChunks * 32 * kHeads; i += kCompute) {
-        const int chunk = i / (32 * kHeads), at = i % (32 * kHeads);
-        const float2* from = reinterpret_cast<const float2*>(task_.chunks) + i;
-        merge_pair<kPath>(chunk, at, weights + 32 * head_of(chunk, at),
-                          [&](int split) { return __ldcg(from + split * (kChunks * 32 * kHeads)); });
-      }
+      merge_global<kPath>();
     }
+  }
+
+  // By the CTA that came last. Its own partial too comes from memory, so that the order is that of the splits.
+  template <Path kPath>
+  __device__ __forceinline__ void merge_global() {
+    constexpr int kPieces = kChunks * 16 * kHeads / kCompute;  // of a split, for each thread: 4 channels of a head each
+    constexpr int kAhead = 4;                                  // splits in flight
+    float* weights = reinterpret_cast<float*>(smem_.key);      // [4 * kHeads][32]
+    const float4* chunks = reinterpret_cast<const float4*>(task_.chunks) + tid_;
+    float4 part[kAhead][kPieces];
+    const auto load = [&](int ahead, int split) {
+#pragma unroll
+      for (int n = 0; n < kPieces; ++n)
+        part[ahead][n] = split < task_.splits
+                                      ? __ldcg(chunks + (split * kPieces + n) * kCompute)
+                                      : make_float4(0.f, 0.f, 0.f, 0.f);
+    };
+#pragma unroll
+    for (int ahead = 0; ahead < kAhead; ++ahead) load(ahead, ahead);
+    for (int head = warp_; head < 4 * kHeads; head += kComputeWarps) {
+      const float2 m_l = lane_ < task_.splits ? __ldcg(task_.head_sums + lane_ * 4 * kHeads + head)
+                                              : make_float2(kNone, 0.f);
+      weights[32 * head + lane_] = weigh<kPath, 31>(smem_, head, m_l);
+    }
+    named_sync<kComputeBarrier, kCompute>();  // the weights are published
+    float4 sum[kPieces] = {};
+    for (int first = 0; first < task_.splits; first += kAhead) {
+#pragma unroll
+      for (int ahead = 0; ahead < kAhead; ++ahead) {
+        const int split = first + ahead;
+#pragma unroll
+        for (int n = 0; n < kPieces; ++n) {
+          const float w = split < task_.splits ? weights[32 * head_of_piece(n) + split] : 0.f;
+          add<kPath>(sum[n], w, part[ahead][n]);
+        }
+      }
+#pragma unroll
+      for (int ahead = 0; ahead < kAhead; ++ahead) load(ahead, first + kAhead + ahead);
+    }
+#pragma unroll
+    for (int n = 0; n < kPieces; ++n) {
+      const int piece = tid_ + kCompute * n, chunk = piece / (16 * kHeads), at = 2 * (piece % (16 * kHeads));
+      store<kPath>(chunk, at, make_float2(sum[n].x, sum[n].y));
+      store<kPath>(chunk, at + 1, make_float2(sum[n].z, sum[n].w));
+    }
+  }
+
+  __device__ __forceinline__ int head_of_piece(int n) const {
+    const int piece = tid_ + kCompute * n;
+    return head_of(piece / (16 * kHeads), 2 * (piece % (16 * kHeads)));
+  }
+
+  template <Path kPath>
+  __device__ __forceinline__ static void add(float4& sum, float w, float4 x) {
+    const float factor = kPath == kWidePath ? w : 1.f;
+    sum.x = fmaf(w, x.x * factor, sum.x);
+    sum.y = fmaf(w, x.y * factor, sum.y);
+    sum.z = fmaf(w, x.z * factor, sum.z);
+    sum.w = fmaf(w, x.w * factor, sum.w);
   }
 
   __device__ __forceinline__ int head_of(int chunk, int at) const { return 2 * kHeads * (chunk % 2) + at / 16; }
 
-  // Two channels of one head.
-  template <Path kPath, typename F>
-  __device__ __forceinline__ void merge_pair(int chunk, int at, const float* weight, F partial) {
+  // Two channels of one head: piece `at` of a chunk.
+  template <Path kPath>
+  __device__ __forceinline__ void store(int chunk, int at, float2 x) const {
     const int head = head_of(chunk, at);
     const int channel = 32 * (chunk / 2) + 16 * (at % 2) + 2 * (at / 2 % 8);
-    float x = 0.f, y = 0.f;
-#pragma unroll 8
-    for (int split = 0; split < task_.splits; ++split) {
-      const float w = weight[split];
-      const float2 part = partial(split);
-      if constexpr (kPath == kWidePath) {
-        x += part.x * w * w;
-        y += part.y * w * w;
-      } else {
-        x = fmaf(w, part.x, x);
-        y = fmaf(w, part.y, y);
-      }
-    }
     const float2 scale = *reinterpret_cast<const float2*>(&smem_.value_scale[channel]);
     if constexpr (kPath == kWidePath) {
-      x = divided(x, smem_.sum[head], scale.x);
-      y = divided(y, smem_.sum[head], scale.y);
+      x.x = divided(x.x, smem_.sum[head], scale.x);
+      x.y = divided(x.y, smem_.sum[head], scale.y);
     } else {
-      x *= scale.x;
-      y *= scale.y;
+      x.x *= scale.x;
+      x.y *= scale.y;
     }
     if (head < task_.heads)
-      *reinterpret_cast<__nv_bfloat162*>(task_.out + head * kHeadSize + channel) = __floats2bfloat162_rn(x, y);
+      *reinterpret_cast<__nv_bfloat162*>(task_.out + head * kHeadSize + channel) = __floats2bfloat162_rn(x.x, x.y);
   }
 
   // acc / l * value_scale of path 1, without an intermediate result that is out of range although it is not.
