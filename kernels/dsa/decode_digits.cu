@@ -69,11 +69,8 @@ __device__ __forceinline__ void decode(const __nv_bfloat16* query, const Code* k
                                           arrived, {context, candidates, group, heads_each, splits, tiles_each, tiles_more}, scale, forced_path, path_counts);      \
   }
 
-DECODE_DIGITS(digits_h3_s1, 3, 1, false, 1)
-DECODE_DIGITS(digits_h3_s2, 3, 2, false, 1)
+DECODE_DIGITS(decode_digits_portable, 3, 1, false, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-DECODE_DIGITS(digits_c_h1_s1, 1, 1, true, 1)
-DECODE_DIGITS(digits_c_h2_s1, 2, 1, true, 1)
-DECODE_DIGITS(digits_c_h3_s1, 3, 1, true, 1)
-DECODE_DIGITS(digits_c_h3_s2, 3, 2, true, 1)
+DECODE_DIGITS(decode_digits, 3, 2, true, 1)
+DECODE_DIGITS(decode_digits_few, 1, 2, true, 1)
 #endif

@@ -35,9 +35,18 @@
 
 namespace digits {
 
-using int8_tc::combine_digits;
 using int8_tc::kDigits;
 using int8_tc::power_of_two;
+
+// The number with these digits, the most significant first, rounded twice like int8_tc::combine_digits. |d| <= 2^22, so
+// that adding its bits to those of 1.5 * 2^23 makes it a float: an integer conversion has an eighth of the rate.
+__device__ __forceinline__ float combine_digits(int d0, int d1, int d2, int d3) {
+  constexpr float kOffset = 12582912.f;
+  const auto shifted = [](int d) { return __int_as_float(d + 0x4b400000); };
+  const float high = fmaf(shifted(d0), 256.f, -257.f * kOffset) + shifted(d1);  // the fmaf is exact
+  const float low = fmaf(shifted(d2), 256.f, -257.f * kOffset) + shifted(d3);
+  return fmaf(high, 65536.f, low);
+}
 
 // c += a * b as mma_m16n8k32, but b unsigned.
 __device__ __forceinline__ void mma_s8_u8_m16n8k32(int (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
@@ -140,70 +149,11 @@ __device__ __forceinline__ float weigh(S& smem, int head, float2 m_l) {
   return l == 0.f ? 0.f : w / l;
 }
 
-template <typename S>
-struct Copies {
-  // Gather thread: 16 bytes of 16 rows of each step's K and V, the rows 8 apart.
-  static constexpr int kRows = kStep / 8;
-
-  template <int kSlots, bool kCluster>
-  __device__ __forceinline__ static void run(const Task& task, S& smem) {
-    const int chunk = threadIdx.x % 16, first = (threadIdx.x - kCompute) / 16;
-    const Code* key = task.key + 16 * chunk;
-    const Code* value = task.value + 16 * chunk;
-    const unsigned key_target = shared_address(&smem.key[0][chunk / 8][first][16 * (chunk % 8 ^ first)]);
-    const unsigned value_target = shared_address(&smem.value[0][first][16 * (chunk ^ first)]);
-    int entry[kRows];
-    load(task, task.begin + first, entry);
-    __syncthreads();  // the mbarriers are initialised
-    if constexpr (kCluster) cluster_arrive();
-#pragma unroll 1
-    for (int i = 0, begin = task.begin; begin < task.end; ++i, begin += kStep) {
-      const int slot = i % kSlots, round = i / kSlots;
-      int position[kRows];
-#pragma unroll
-      for (int n = 0; n < kRows; ++n) position[n] = candidate_or_none(entry[n], task.context);
-      load(task, begin + kStep + first, entry);
-      if (round > 0) mbarrier_wait(shared_address(&smem.key_free[slot]), (round - 1) % 2);
-#pragma unroll
-      for (int n = 0; n < kRows; ++n)
-        cp_async_16(key_target + slot * sizeof(smem.key[0]) + 1024 * n, cache_row(key, position[n], kHeadSize),
-                    position[n]);
-      mbarrier_arrive_copied(shared_address(&smem.key_there[slot]));
-      if (round > 0) mbarrier_wait(shared_address(&smem.value_free[slot]), (round - 1) % 2);
-#pragma unroll
-      for (int n = 0; n < kRows; ++n)
-        cp_async_16(value_target + slot * sizeof(smem.value[0]) + 2048 * n, cache_row(value, position[n], kHeadSize),
-                    position[n]);
-      mbarrier_arrive_copied(shared_address(&smem.value_there[slot]));
-    }
-  }
-
-  __device__ __forceinline__ static void load(const Task& task, int begin, int (&entry)[kRows]) {
-#pragma unroll
-    for (int n = 0; n < kRows; ++n) entry[n] = load_entry(task.selected, begin + 8 * n, task.end);
-  }
-};
-
 // Chunks that each CTA of a cluster merges, but that the last ones may have fewer.
 __device__ __forceinline__ int chunks_per_cta(int ctas) { return (kChunks + ctas - 1) / ctas; }
 
-// The gather warps, once all is copied and while the compute warps have PV to do: the weights of a cluster's CTAs.
-template <int kHeads, typename S>
-__device__ __forceinline__ void weigh_cluster(const Task& task, S& smem) {
-  auto& inbox = smem.inbox;
-  named_sync<kHeadsBarrier, kThreads>();
-  mbarrier_wait_cluster(shared_address(&inbox.heads_there), 0);
-  const int split = threadIdx.x % 16;
-  for (int head = (threadIdx.x - kCompute) / 16; head < 4 * kHeads; head += kGather / 16) {
-    const float2 m_l = split < task.splits ? inbox.head[split][head] : make_float2(kNone, 0.f);
-    inbox.weight[head][split] =
-        smem.wide ? weigh<kWidePath, 15>(smem, head, m_l) : weigh<kInteger, 15>(smem, head, m_l);
-  }
-  named_arrive<kWeightsBarrier, kThreads>();
-}
-
 // Initialises the barriers of a CTA, by one thread.
-template <bool kCluster, int kHeads, int kSlots, typename S>
+template <int kHeads, int kSlots, bool kCluster, typename S>
 __device__ __forceinline__ void initialise_barriers(const Task& task, S& smem) {
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot) {
@@ -221,6 +171,66 @@ __device__ __forceinline__ void initialise_barriers(const Task& task, S& smem) {
     const int chunks = max(min(chunks_per_cta(task.splits), kChunks - task.split * chunks_per_cta(task.splits)), 0);
     mbarrier_expect(shared_address(&inbox.chunks_there), task.splits * chunks * sizeof(inbox.chunk[0]));
   }
+}
+
+constexpr int kRows = kStep / 8;  // of a step, for each gather thread
+
+__device__ __forceinline__ void load_entries(const Task& task, int begin, int (&entry)[kRows]) {
+#pragma unroll
+  for (int n = 0; n < kRows; ++n) entry[n] = load_entry(task.selected, begin + 8 * n, task.end);
+}
+
+// A gather thread: 16 bytes of every eighth row of each step's K and V. A row that is no candidate's is not copied: what
+// its place holds are codes, weighed with 0.
+template <int kHeads, int kSlots, bool kCluster, typename S>
+__device__ __forceinline__ void gather(const Task& task, S& smem) {
+  const int chunk = threadIdx.x % 16, first = (threadIdx.x - kCompute) / 16;
+  const Code* key = task.key + 16 * chunk;
+  const Code* value = task.value + 16 * chunk;
+  const unsigned key_target = shared_address(&smem.key[0][chunk / 8][first][16 * (chunk % 8 ^ first)]);
+  const unsigned value_target = shared_address(&smem.value[0][first][16 * (chunk ^ first)]);
+  int entry[kRows];
+  load_entries(task, task.begin + first, entry);
+  // After the loads: the copies wait for these, and everything else for the copies.
+  if (threadIdx.x == kCompute) initialise_barriers<kHeads, kSlots, kCluster>(task, smem);
+  __syncthreads();  // the mbarriers are initialised
+  if constexpr (kCluster) cluster_arrive();
+#pragma unroll 1
+  for (int i = 0, begin = task.begin; begin < task.end; ++i, begin += kStep) {
+    const int slot = i % kSlots, round = i / kSlots;
+    int position[kRows];
+#pragma unroll
+    for (int n = 0; n < kRows; ++n) position[n] = candidate_or_none(entry[n], task.context);
+    if (kSlots > 1) load_entries(task, begin + kStep + first, entry);
+    if (round > 0) mbarrier_wait(shared_address(&smem.key_free[slot]), (round - 1) % 2);
+#pragma unroll
+    for (int n = 0; n < kRows; ++n)
+      cp_async_16(key_target + slot * sizeof(smem.key[0]) + 1024 * n, cache_row(key, position[n], kHeadSize),
+                  position[n]);
+    mbarrier_arrive_copied(shared_address(&smem.key_there[slot]));
+    if (round > 0) mbarrier_wait(shared_address(&smem.value_free[slot]), (round - 1) % 2);
+#pragma unroll
+    for (int n = 0; n < kRows; ++n)
+      cp_async_16(value_target + slot * sizeof(smem.value[0]) + 2048 * n, cache_row(value, position[n], kHeadSize),
+                  position[n]);
+    mbarrier_arrive_copied(shared_address(&smem.value_there[slot]));
+    if (kSlots == 1) load_entries(task, begin + kStep + first, entry);  // while everyone else is busy with this step
+  }
+}
+
+// The gather warps, once all is copied and while the compute warps have PV to do: the weights of a cluster's CTAs.
+template <int kHeads, typename S>
+__device__ __forceinline__ void weigh_cluster(const Task& task, S& smem) {
+  auto& inbox = smem.inbox;
+  named_sync<kHeadsBarrier, kThreads>();
+  mbarrier_wait_cluster(shared_address(&inbox.heads_there), 0);
+  const int split = threadIdx.x % 16;
+  for (int head = (threadIdx.x - kCompute) / 16; head < 4 * kHeads; head += kGather / 16) {
+    const float2 m_l = split < task.splits ? inbox.head[split][head] : make_float2(kNone, 0.f);
+    inbox.weight[head][split] =
+        smem.wide ? weigh<kWidePath, 15>(smem, head, m_l) : weigh<kInteger, 15>(smem, head, m_l);
+  }
+  named_arrive<kWeightsBarrier, kThreads>();
 }
 
 // The compute warps of one CTA at work.
@@ -248,28 +258,20 @@ class Attention {
  private:
   // Leaves the digits, units and value_scale in shared memory, seen by the compute warps. Whether path 1 is taken.
   __device__ __forceinline__ bool prologue(int forced) {
-    constexpr int kRounds = (4 * kHeads + kComputeWarps - 1) / kComputeWarps;
     // All of it is requested before any is used.
     load_entries(task_.begin);
-    uint4 q[kRounds];
+    uint4 q = load_query(warp_), next = load_query(warp_ + kComputeWarps);
     float key_scale[8];
-#pragma unroll
-    for (int n = 0; n < kRounds; ++n) {
-      const int head = warp_ + kComputeWarps * n;
-      q[n] = head < task_.heads ? __ldg(reinterpret_cast<const uint4*>(task_.query + head * kHeadSize) + lane_)
-                                : make_uint4(0, 0, 0, 0);
-    }
     const float4* scales = reinterpret_cast<const float4*>(task_.key_scale) + 2 * lane_;
     *reinterpret_cast<float4*>(key_scale) = __ldg(scales);
     *reinterpret_cast<float4*>(key_scale + 4) = __ldg(scales + 1);
     const float value_scale = __ldg(task_.value_scale + tid_);
     __syncthreads();  // the mbarriers are initialised
     if constexpr (kCluster) cluster_arrive();
-#pragma unroll
-    for (int n = 0; n < kRounds; ++n) {
-      const int head = warp_ + kComputeWarps * n;
-      if (4 * kHeads % kComputeWarps != 0 && head >= 4 * kHeads) break;
-      int8_tc::Channels channels(q[n], key_scale);
+    // Warp w prepares heads w and w + 8; lane i their channels [8i, 8i + 8). Not unrolled: the code comes from memory.
+#pragma unroll 1
+    for (int head = warp_; head < 4 * kHeads; head += kComputeWarps, q = next) {
+      int8_tc::Channels channels(q, key_scale);
       const int8_tc::DigitScale of_head = int8_tc::digit_scale(channels, task_.scale);
       alignas(8) Code digit[kDigits][8];
       int8_tc::fold_digits(channels, of_head.factor, &digit[0][0], 8);
@@ -294,7 +296,16 @@ class Attention {
     if (tid_ == 0) smem_.wide = wide;
 #pragma unroll
     for (int j = 0; j < kHeads; ++j) unit_[j] = smem_.unit[kHeads * (lane_ % 4) + j];
+    if constexpr (kCluster) {  // here, where everyone waits for K
+      own_chunk_ = inbox_of(2 * warp_ + lane_ % 4 / 2);
+      asm volatile("" : "+r"(own_chunk_.target), "+r"(own_chunk_.barrier));  // and not again where it is used
+    }
     return wide;
+  }
+
+  __device__ __forceinline__ uint4 load_query(int head) const {
+    return head < task_.heads ? __ldg(reinterpret_cast<const uint4*>(task_.query + head * kHeadSize) + lane_)
+                              : make_uint4(0, 0, 0, 0);
   }
 
   __device__ __forceinline__ void load_entries(int begin) {
@@ -530,32 +541,47 @@ class Attention {
     }
   }
 
-  // One piece of chunk `chunk`, at float `at`.
-  template <typename Piece>
-  __device__ __forceinline__ void send_piece(int chunk, int at, Piece x) {
-    if constexpr (kCluster) {
-      auto& inbox = smem_.inbox;
-      const int to = chunk / chunks_per_cta(task_.splits), slot = chunk % chunks_per_cta(task_.splits) * task_.splits + task_.split;
-      cluster_store(cluster_address(shared_address(&inbox.chunk[slot][0][0][0] + at), to),
-                    cluster_address(shared_address(&inbox.chunks_there), to), x);
-    } else {
-      *reinterpret_cast<Piece*>(task_.chunks + (task_.split * kChunks + chunk) * 64 * kHeads + at) = x;
-    }
+  // Where this CTA's part of a chunk goes in a cluster.
+  struct Target {
+    unsigned target, barrier;
+  };
+
+  __device__ __forceinline__ Target inbox_of(int chunk) const {
+    const int each = chunks_per_cta(task_.splits), to = chunk / each;
+    auto& inbox = smem_.inbox;
+    return {cluster_address(shared_address(&inbox.chunk[chunk % each * task_.splits + task_.split]), to),
+            cluster_address(shared_address(&inbox.chunks_there), to)};
+  }
+
+  __device__ __forceinline__ float* partial(int chunk) const {
+    return task_.chunks + (task_.split * kChunks + chunk) * (64 * kHeads);
   }
 
   __device__ __forceinline__ void send() {
     const int t = lane_ % 4;
 #pragma unroll
-    for (int j = 0; j < kHeads; ++j)
-      send_piece(2 * warp_ + t / 2, 32 * (kHeads * (t % 2) + j) + 4 * (lane_ / 4),
-                 make_float4(acc_[0][j][0], acc_[0][j][1], acc_[1][j][0], acc_[1][j][1]));
+    for (int j = 0; j < kHeads; ++j) {
+      const float4 x = make_float4(acc_[0][j][0], acc_[0][j][1], acc_[1][j][0], acc_[1][j][1]);
+      const int at = 32 * (kHeads * (t % 2) + j) + 4 * (lane_ / 4);
+      if constexpr (kCluster)
+        cluster_store(own_chunk_.target + at * static_cast<int>(sizeof(float)), own_chunk_.barrier, x);
+      else
+        *reinterpret_cast<float4*>(partial(2 * warp_ + t / 2) + at) = x;
+    }
   }
 
   __device__ __forceinline__ void send_wide(const float (&acc)[4 * kHeads]) {
-    const int at = 4 * (lane_ % 16 / 2) + 2 * (lane_ / 16) + lane_ % 2;
 #pragma unroll
-    for (int head = 0; head < 4 * kHeads; ++head)
-      send_piece(2 * warp_ + head / (2 * kHeads), 32 * (head % (2 * kHeads)) + at, acc[head]);
+    for (int head = 0; head < 4 * kHeads; ++head) {
+      const int chunk = 2 * warp_ + head / (2 * kHeads);
+      const int at = 32 * (head % (2 * kHeads)) + 4 * (lane_ % 16 / 2) + 2 * (lane_ / 16) + lane_ % 2;
+      if constexpr (kCluster) {
+        const Target of_chunk = inbox_of(chunk);
+        cluster_store(of_chunk.target + at * static_cast<int>(sizeof(float)), of_chunk.barrier, acc[head]);
+      } else {
+        partial(chunk)[at] = acc[head];
+      }
+    }
   }
 
   // --- merging -----------------------------------------------------------------------------------------------------
@@ -679,6 +705,7 @@ class Attention {
   int entry_[2];  // of candidates 16w + g and + 8 of the next step
   float unit_[kHeads];
   float max_[kHeads], sum_[kHeads] = {};  // m, and l of this thread's candidates
+  Target own_chunk_ = {};
   float acc_[2][kHeads][2] = {};          // path 0: [block of 16 channels][head][2g, 2g + 1]
 };
 
@@ -688,9 +715,8 @@ __device__ __forceinline__ void attend(const Task& task, int forced, unsigned* p
   using S = Smem<kHeads, kSlots, kCluster>;
   extern __shared__ __align__(1024) unsigned char smem_bytes[];
   S& smem = *reinterpret_cast<S*>(smem_bytes);
-  if (threadIdx.x == kCompute) initialise_barriers<kCluster, kHeads, kSlots>(task, smem);
   if (threadIdx.x >= kCompute) {
-    Copies<S>::template run<kSlots, kCluster>(task, smem);
+    gather<kHeads, kSlots, kCluster>(task, smem);
     if constexpr (kCluster) weigh_cluster<kHeads>(task, smem);
     return;
   }
