@@ -97,7 +97,7 @@ class Backend(Protocol):
         """Whether the kernel multiplies queries with keys in BF16, whose noise its RMS error may then have."""
         ...
 
-    def device_kernels(self, kernel: str) -> tuple[str, ...]:
+    def device_kernels(self, variant: VariantPlan) -> tuple[str, ...]:
         """Names under which a profiler sees the kernels of one call; empty on the CPU."""
         ...
 

@@ -63,8 +63,8 @@ class SidesBackend:
     def rounds_keys(self, kernel: str) -> bool:
         return self._of(kernel).rounds_keys(plain_kernel(kernel))
 
-    def device_kernels(self, kernel: str) -> tuple[str, ...]:
-        return self._of(kernel).device_kernels(plain_kernel(kernel))
+    def device_kernels(self, variant: VariantPlan) -> tuple[str, ...]:
+        return self._of(variant.kernel).device_kernels(replace(variant, kernel=plain_kernel(variant.kernel)))
 
     def load(self, inputs: SparseInputs, l2: str) -> "SidesBuffers":
         return SidesBuffers({side: one.load(inputs, l2) for side, one in self._sides.items()})

@@ -16,7 +16,7 @@ def decode(
     query_heads: opt.QueryHeads = 24,
     kv_heads: opt.KvHeads = 2,
     tiles_per_split: opt.TilesPerSplit = [0],
-    kernels: opt.Kernels = list(SPARSE_KERNELS),
+    kernels: opt.DecodeKernels = list(SPARSE_KERNELS),
     option: opt.DispatcherOption = None,
     backend: opt.BackendName = "auto",
     timer: opt.TimerName = "auto",

@@ -42,6 +42,7 @@ class VariantPlan:
     requested  tiles-per-split values as asked, 0 = the automatic rule; empty for a kernel that takes none
     ctas       thread blocks (CPU backend: tasks) of the launch
     rules      names of the split rules that choose this launch, of those that were asked
+    heads      query heads of a CTA, for a kernel that can take more or fewer of a group; else 0
     """
 
     kernel: str
@@ -49,6 +50,7 @@ class VariantPlan:
     split: SplitPlan
     ctas: int
     rules: tuple[str, ...] = ()
+    heads: int = 0
 
     @property
     def is_split(self) -> bool:

@@ -10,6 +10,10 @@ from dsa_bench.model.errors import BadInput
 from dsa_bench.model.shape import Op, SparseShape
 
 SPARSE_KERNELS = ("previous", "int8-tc")
+"""Measured and checked by default."""
+DIGITS = "int8-digits"
+"""Decode in integer arithmetic, merged in the kernel: on request, and never the dispatcher's choice."""
+DECODE_KERNELS = (*SPARSE_KERNELS, DIGITS)
 CEILINGS = ("gather", "copy")
 """Kernels that compute nothing: they bound what the others can reach."""
 DENSE = "dense"
@@ -27,12 +31,14 @@ EMULATION = "emulation"
 """The arithmetic of int8-tc in NumPy, step by step: checked on the CPU backend, never measured."""
 BF16_EMULATION = "emulation-bf16"
 """That of prefill's `previous`."""
-EMULATIONS = (EMULATION, BF16_EMULATION)
+DIGITS_EMULATION = "emulation-digits"
+"""That of int8-digits."""
+EMULATIONS = (EMULATION, BF16_EMULATION, DIGITS_EMULATION)
 CHECKED_KERNELS: dict[Op, tuple[str, ...]] = {
-    "decode": (*SPARSE_KERNELS, EMULATION),
-    "prefill": (*SPARSE_KERNELS, *EMULATIONS),
+    "decode": (*DECODE_KERNELS, EMULATION, DIGITS_EMULATION),
+    "prefill": (*SPARSE_KERNELS, EMULATION, BF16_EMULATION),
 }
-SPLIT_KERNELS = ("int8-tc", EMULATION)
+SPLIT_KERNELS = ("int8-tc", EMULATION, DIGITS_EMULATION)
 """Kernels that take tiles per split."""
 TIMERS = ("auto", "cupti", "events", "wall")
 L2_MODES = ("warm", "cold")

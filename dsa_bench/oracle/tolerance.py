@@ -99,12 +99,25 @@ def fp16_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Lo
     known = look(inputs, rows, "query")
     shape = inputs.shape
     with np.errstate(invalid="ignore", over="ignore"):
-        digit = shape.head_size * CODE_MAX * 2.0**-30 / 0.99 + 10 * U_FP32
-        digits = inputs.scale * np.abs(_folded(inputs, rows)).max(axis=-1) * digit + 10 * U_FP32 * known.largest
+        digits = _digit_error(inputs, rows, known)
         half = known.shift + _accumulation(inputs, rows, 2 * U_FP32)
         delta = np.where(_on_half_path(inputs, rows), half, digits)
     probability = (2.0**-22 if inputs.op == "decode" else U_FP16) + shape.candidates * 2.0**-40
     return _bound(inputs, out, _weight_error(delta, known) + _sums(inputs, 2 * U_FP32) + probability)
+
+
+def digits_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
+    """Bound for the arithmetic of `int8-digits`: integer sums, and probabilities as integers of 32 bits.
+
+    query         as the digits of fp16_bound, for every head
+    probability   p * 2^32 to the nearest integer: candidates * 2^-33 * v_max. The row sum keeps the unrounded p, so the
+                  error does not cancel. FP32 probabilities, which large value scales get, are better than that
+    sums          numerator and denominator as in fp32_bound: sums of integers are exact, and rounded twice a step
+    """
+    known = look(inputs, rows, "query")
+    with np.errstate(invalid="ignore", over="ignore"):
+        delta = _digit_error(inputs, rows, known)
+    return _bound(inputs, out, _weight_error(delta, known) + _sums(inputs, U_FP32) + inputs.shape.candidates * 2.0**-33)
 
 
 def bf16_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
@@ -137,6 +150,12 @@ def key_noise(inputs: SparseInputs, rows: NDArray[np.int64], kv_head: int) -> F6
     query = inputs.query[rows, kv_head * group : (kv_head + 1) * group].astype(np.float64)
     spread = np.square(key_rounding(inputs, kv_head, slice(0, 4096))).mean(axis=0)
     return inputs.scale * np.sqrt((np.square(query) @ spread).mean(axis=-1))
+
+
+def _digit_error(inputs: SparseInputs, rows: NDArray[np.int64], known: Survey) -> F64:
+    """[rows, query_heads] nats: what four INT8 digits of the folded query and FP32 scores do to a logit."""
+    digit = inputs.shape.head_size * CODE_MAX * 2.0**-30 / 0.99 + 10 * U_FP32
+    return inputs.scale * np.abs(_folded(inputs, rows)).max(axis=-1) * digit + 10 * U_FP32 * known.largest
 
 
 def _or_overflow(inputs: SparseInputs, rows: NDArray[np.int64], delta: F64) -> F64:

@@ -2,15 +2,16 @@
 """From a kernel, a shape and a requested tiles-per-split to the launch it becomes."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.plan import SplitPlan, VariantPlan
-from dsa_bench.model.request import SPLIT_KERNELS
+from dsa_bench.model.request import DIGITS, SPLIT_KERNELS
 from dsa_bench.model.shape import Op, SparseShape, ceil_div
 from dsa_bench.model.sides import plain_kernel
+from dsa_bench.splits.digits import NO_CLUSTERS, digit_splits
 from dsa_bench.splits.registry import Rule
 from dsa_bench.splits.rules import capped_splits, grouped_splits, seed_wave
 
@@ -66,11 +67,15 @@ class CpuSparse:
 class CudaSparse:
     """`previous`: its own rule. `int8-tc`: seed_wave with SMs x resident CTAs slots. Ceilings: theirs.
 
+    `int8-digits`: digit_splits.
+
     cta_slots  CTAs of the split kernel resident at once on the device, `resident` of them on each multiprocessor
+    clusters   size -> clusters of `int8-digits` of that size resident at once; empty if it has none here
     """
 
     cta_slots: int
     resident: int = 1
+    clusters: Mapping[int, int] = field(default_factory=lambda: NO_CLUSTERS)
 
     @property
     def slots(self) -> DeviceSlots:
@@ -79,11 +84,19 @@ class CudaSparse:
     def plan(self, kernel: str, shape: SparseShape, requested: int | None) -> VariantPlan:
         if kernel == "copy" or shape.op == "prefill":
             return unsplit_plan(kernel, shape)
+        if plain_kernel(kernel) == DIGITS:
+            return self._digits(kernel, shape)
         if requested is None:
             splits = grouped_splits(shape.candidates, shape.rows, shape.kv_heads, shape.group)
             ctas = shape.row_heads * ceil_div(shape.group, GROUPED_HEADS_PER_CTA) * splits
             return VariantPlan(kernel, (), SplitPlan(shape.tiles, splits), ctas)
         return int8_tc_plan(kernel, shape, requested, self.cta_slots)
+
+    def _digits(self, kernel: str, shape: SparseShape) -> VariantPlan:
+        sizes = (shape.tiles, shape.rows, shape.kv_heads, shape.group)
+        heads, splits, parts = digit_splits(*sizes, self.slots.sms, self.clusters)
+        plan = SplitPlan(shape.tiles, splits)
+        return VariantPlan(kernel, (), plan, shape.row_heads * parts * splits, heads=heads)
 
     def why(self, shape: SparseShape, requested: int | None) -> str:
         if shape.op == "prefill":

@@ -178,7 +178,7 @@ class _SparseCell:
 
     def _variant(self, plan: VariantPlan, checker: Checker) -> Variant:
         launch = self._buffers.launcher(plan)
-        kernels = self._bench.backend.device_kernels(plan.kernel)
+        kernels = self._bench.backend.device_kernels(plan)
         return Variant(plan.name, launch, partial(checker.check, plan, launch), kernels, self._buffers.copies)
 
     def _check_line(

@@ -13,6 +13,7 @@ from dsa_bench.model.errors import BadInput
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import DENSE, SparseRequest
 from dsa_bench.model.shape import SparseShape
+from dsa_bench.splits.digits import NO_CLUSTERS, PLANNED_CLUSTERS
 from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry
 from dsa_bench.sweep.cpu_time import cpu_launch_s
 from dsa_bench.sweep.variants import Place, cell_variants, side_name
@@ -37,7 +38,7 @@ def plan_document(request: SparseRequest, backend: str, slots: DeviceSlots | Non
     geometry: SparseGeometry | None = None
     cta_slots = None if slots is None else slots.ctas
     if slots is not None:
-        geometry = CudaSparse(slots.ctas, slots.resident)
+        geometry = CudaSparse(slots.ctas, slots.resident, PLANNED_CLUSTERS.get(slots.sms, NO_CLUSTERS))
     elif backend == "cpu":
         geometry = CpuSparse(cpu_device().sm_count)
     document = {

@@ -57,6 +57,8 @@ __device__ __forceinline__ void decode(const __nv_bfloat16* query, const Code* k
   KERNEL_FACT(name, smem_bytes, sizeof(digits::Smem<heads, slots, cluster>));                                          \
   KERNEL_FACT(name, tile, digits::kTile);                                                                              \
   KERNEL_FACT(name, max_cluster, cluster ? digits::kMaxCluster : 0);                                                   \
+  KERNEL_FACT(name, max_group, 16);                                                   \
+  KERNEL_FACT(name, head_size, digits::kHeadSize);                                                   \
   KERNEL_FACT(name, heads_per_cta, 4 * heads);                                                                         \
   extern "C" __global__ void __launch_bounds__(digits::kThreads, resident) name(                                       \
       const __nv_bfloat16* __restrict__ query, const Code* __restrict__ key, const Code* __restrict__ value,           \

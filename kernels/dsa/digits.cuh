@@ -71,6 +71,7 @@ constexpr int kMaxReceived = 21;            // chunks of all CTAs that one CTA m
 enum Path : int { kInteger, kWidePath, kPaths };
 constexpr int kAutomatic = -1;
 constexpr float kMaxValueScale = 256.f;  // of path 0
+constexpr float kInteger32 = 4294967296.f;  // 2^32
 constexpr float kWideExponent = 100.f;
 constexpr float kWide = 1.2676506002282294e30f;  // 2^100
 // The score of no candidate. Finite, as a difference is multiplied by a unit that may be 0.
@@ -427,7 +428,8 @@ class Attention {
       unsigned p[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const float y = valid[e] ? ex2(fmaf(x[e][j] - m, unit_[j], 32.f)) : 0.f;
+        // The factor on the result: 32 added to the exponent would take five bits of it.
+        const float y = valid[e] ? ex2((x[e][j] - m) * unit_[j]) * kInteger32 : 0.f;
         sum_[j] += y;
         p[e] = __float2uint_rn(y);  // 2^32 becomes 2^32 - 1
       }

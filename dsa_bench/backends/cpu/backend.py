@@ -20,12 +20,13 @@ from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import BF16_EMULATION, EMULATION
+from dsa_bench.model.request import BF16_EMULATION, DIGITS_EMULATION, EMULATION
 from dsa_bench.oracle import emulation
 from dsa_bench.oracle.attention import F64
 from dsa_bench.oracle.emulation_bf16 import attend_row_bf16
+from dsa_bench.oracle.emulation_digits import attend_row_digits
 from dsa_bench.oracle.survey import Look, survey
-from dsa_bench.oracle.tolerance import bf16_bound, fp16_bound, fp32_bound
+from dsa_bench.oracle.tolerance import bf16_bound, digits_bound, fp16_bound, fp32_bound
 from dsa_bench.splits.geometry import CpuSparse, SparseGeometry
 
 
@@ -77,13 +78,14 @@ class CpuBackend:
         return cpu_kernel_hash(kernel)
 
     def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
-        bound = {EMULATION: fp16_bound, BF16_EMULATION: bf16_bound}.get(kernel, fp32_bound)
+        own = {EMULATION: fp16_bound, BF16_EMULATION: bf16_bound, DIGITS_EMULATION: digits_bound}
+        bound = own.get(kernel, fp32_bound)
         return bound(inputs, rows, out, look)
 
     def rounds_keys(self, kernel: str) -> bool:
         return kernel == BF16_EMULATION
 
-    def device_kernels(self, kernel: str) -> tuple[str, ...]:
+    def device_kernels(self, variant: VariantPlan) -> tuple[str, ...]:
         return ()
 
     def load(self, inputs: SparseInputs, l2: str) -> "CpuSparseBuffers":
@@ -122,6 +124,8 @@ class CpuSparseBuffers:
             return self._emulated_launch(variant)
         if variant.kernel == BF16_EMULATION:
             return self._bf16_launch()
+        if variant.kernel == DIGITS_EMULATION:
+            return self._digits_launch(variant)
         return self._split_launch(variant) if variant.is_split else self._unsplit_launch()
 
     def paths(self, variant: VariantPlan) -> dict[str, int] | None:
@@ -174,10 +178,15 @@ class CpuSparseBuffers:
 
         return launch
 
+    def _refuse_beyond_scale(self) -> None:
+        if not 0.0 <= self._inputs.scale <= emulation.MAX_SCALE:
+            raise VariantRefused(
+                f"softmax scale {self._inputs.scale:g}: the tensor-core kernels take 0 to {emulation.MAX_SCALE:g}"
+            )
+
     def _emulated_launch(self, variant: VariantPlan) -> Launch:
         shape = self._inputs.shape
-        if not 0.0 <= self._inputs.scale <= emulation.MAX_SCALE:
-            raise VariantRefused(f"softmax scale {self._inputs.scale:g}: int8-tc takes 0 to {emulation.MAX_SCALE:g}")
+        self._refuse_beyond_scale()
 
         def attend_row_head(task: int) -> None:
             row, kv_head = divmod(task, shape.kv_heads)
@@ -191,6 +200,16 @@ class CpuSparseBuffers:
         arithmetic = emulation.kernel_arithmetic(shape.op)
         paths: list[dict[str, int]] = [{} for _ in range(shape.row_heads)]
         return launch
+
+    def _digits_launch(self, variant: VariantPlan) -> Launch:
+        shape = self._inputs.shape
+        self._refuse_beyond_scale()
+
+        def attend_row_head(task: int) -> None:
+            row, kv_head = divmod(task, shape.kv_heads)
+            self._store(row, kv_head, attend_row_digits(self._inputs, row, kv_head, variant.split))
+
+        return lambda _: self._run(attend_row_head, shape.row_heads)
 
     def _bf16_launch(self) -> Launch:
         shape = self._inputs.shape

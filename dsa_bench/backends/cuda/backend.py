@@ -14,7 +14,14 @@ from dsa_bench.backends.base import Launch
 from dsa_bench.backends.cuda.device import cuda_device, smem_opt_in_bytes
 from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch
 from dsa_bench.backends.cuda.memory import Device, allocate, download_bf16, upload
-from dsa_bench.backends.cuda.sparse import AUTOMATIC_PATHS, DeviceInputs, Paths, SparseLauncher, Workspace
+from dsa_bench.backends.cuda.sparse import (
+    AUTOMATIC_PATHS,
+    DeviceInputs,
+    DigitsWorkspace,
+    Paths,
+    SparseLauncher,
+    Workspace,
+)
 from dsa_bench.jit.load import load_module
 from dsa_bench.jit.modules import compile_each, module_hash
 from dsa_bench.jit.optional import load
@@ -23,10 +30,12 @@ from dsa_bench.model.call import LaunchSite, LoadedKernel
 from dsa_bench.model.errors import CannotMeasure, CompileFailed, OutOfDeviceMemory, VariantRefused
 from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import VariantPlan
+from dsa_bench.model.request import DIGITS
 from dsa_bench.model.shape import Op, ceil_div
 from dsa_bench.oracle.attention import F64
 from dsa_bench.oracle.survey import Look, survey
-from dsa_bench.oracle.tolerance import bf16_bound, fp16_bound, fp32_bound
+from dsa_bench.oracle.tolerance import bf16_bound, digits_bound, fp16_bound, fp32_bound
+from dsa_bench.splits.digits import CLUSTERS, NO_CLUSTERS
 from dsa_bench.splits.geometry import CudaSparse, SparseGeometry
 
 CEILING = {"gather": ("ceiling",), "copy": ("ceiling",)}
@@ -34,6 +43,7 @@ MODULES: dict[Op, dict[str, tuple[str, ...]]] = {
     "decode": {
         "previous": ("dsa/decode_grouped", "dsa/merge"),
         "int8-tc": ("dsa/decode_int8_tc", "dsa/merge"),
+        DIGITS: ("dsa/decode_digits",),
         **CEILING,
     },
     "prefill": {"previous": ("dsa/prefill_bf16",), "int8-tc": ("dsa/prefill_int8_tc",), **CEILING},
@@ -43,11 +53,13 @@ DEVICE_KERNELS: dict[Op, dict[str, tuple[str, ...]]] = {
     "decode": {
         "previous": ("decode_grouped", "merge_partials"),
         "int8-tc": ("decode_int8_tc", "merge_partials"),
+        DIGITS: ("decode_digits_portable",),  # or one of its two with clusters
         **CEILING_KERNELS,
     },
     "prefill": {"previous": ("prefill_bf16",), "int8-tc": ("prefill_int8_tc",), **CEILING_KERNELS},
 }
 SPLIT_KERNEL = "decode_int8_tc"
+CLUSTER_KERNEL = "decode_digits"
 PORTABLE = ("dsa/decode_grouped", "dsa/merge")
 """Modules that need no tensor cores and no cp.async."""
 TENSOR_CORE_SM = 80
@@ -79,7 +91,9 @@ class CudaBackend:
         self._kernels = self._load_kernels()
         tensor_core = self._kernels.get(SPLIT_KERNEL)
         resident = tensor_core.resident_ctas() if tensor_core is not None else 1  # it is refused, but by its name
-        self.geometry: SparseGeometry = CudaSparse(self.device.sm_count * resident, resident)
+        clustered = self._kernels.get(CLUSTER_KERNEL)
+        clusters = NO_CLUSTERS if clustered is None else {size: clustered.active_clusters(size) for size in CLUSTERS}
+        self.geometry: SparseGeometry = CudaSparse(self.device.sm_count * resident, resident, clusters)
         self.device = replace(self.device, resident_ctas=None if tensor_core is None else resident)
         self._launcher = self.launcher(self.stream)
 
@@ -105,12 +119,15 @@ class CudaBackend:
         """The hashes of the kernel's modules, joined."""
         return self._hashes[kernel]
 
-    def device_kernels(self, kernel: str) -> tuple[str, ...]:
-        return DEVICE_KERNELS[self.op][kernel]
+    def device_kernels(self, variant: VariantPlan) -> tuple[str, ...]:
+        if variant.kernel == DIGITS:
+            return (self._launcher.digits_kernel(variant).name,)
+        return DEVICE_KERNELS[self.op][variant.kernel]
 
     def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
         previous = fp32_bound if inputs.op == "decode" else bf16_bound
-        return (fp16_bound if kernel == "int8-tc" else previous)(inputs, rows, out, look)
+        bound = {"int8-tc": fp16_bound, DIGITS: digits_bound}.get(kernel, previous)
+        return bound(inputs, rows, out, look)
 
     def rounds_keys(self, kernel: str) -> bool:
         return self.op == "prefill" and kernel == "previous"
@@ -141,6 +158,9 @@ class CudaBackend:
             return [[build.copy(upload(host), allocate(host.shape, np.uint8))] for _ in copies]
         if self.op == "prefill":
             return [build.prefill(variant, shape, copy, out, paths) for copy in copies]
+        if variant.kernel == DIGITS:
+            between = DigitsWorkspace.allocate(variant, build.digits_kernel(variant), shape)
+            return [build.digits(variant, shape, copy, between, out, paths) for copy in copies]
         workspace = Workspace.allocate(shape, variant.split)
         return [build.launches(variant, shape, copy, workspace, out, paths) for copy in copies]
 

@@ -16,6 +16,8 @@ from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.shape import SparseShape, ceil_div
+from dsa_bench.splits.digits import CLUSTERS, FEW_HEADS
+from dsa_bench.splits.rules import MAX_SPLITS
 
 GRID_LIMIT_YZ = 65535
 MAX_SCALE = 1.0
@@ -74,6 +76,33 @@ class Workspace:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class DigitsWorkspace:
+    """What the CTAs of `int8-digits` leave each other where there are no clusters, of one stream's launches at a time.
+
+    chunks   FP32: un-normalised results of every split
+    sums     FP32: its m and l
+    arrived  uint32: CTAs that are done with each row, 0 between launches
+    """
+
+    chunks: Any = NULL
+    sums: Any = NULL
+    arrived: Any = NULL
+
+    @classmethod
+    def allocate(cls, variant: VariantPlan, kernel: Kernel, shape: SparseShape) -> "DigitsWorkspace":
+        """For one geometry; null pointers if the kernel merges in clusters."""
+        if kernel.facts.constants["max_cluster"]:
+            return cls()
+        heads = kernel.facts.constants["heads_per_cta"]
+        merged = variant.ctas // variant.split.splits
+        return cls(
+            allocate((variant.ctas, heads, shape.head_size), np.float32),
+            allocate((variant.ctas, heads, 2), np.float32),
+            upload(np.zeros(merged, np.uint32)),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Paths:
     """How `int8-tc` chooses its arithmetic, for tests and explanations; by default it chooses, and nobody counts.
 
@@ -111,6 +140,40 @@ class SparseLauncher:
         else:
             attention = self._int8_tc(shape, variant.split, inputs, workspace, paths)
         return [attention, self._merge(shape, variant.split, workspace, out)]
+
+    def digits_kernel(self, variant: VariantPlan) -> Kernel:
+        """The device function of `int8-digits` that takes a geometry."""
+        clustered = "decode_digits_few" if variant.heads == FEW_HEADS else "decode_digits"
+        return self._kernels.get(clustered) or self._kernels["decode_digits_portable"]
+
+    def digits(
+        self,
+        variant: VariantPlan,
+        shape: SparseShape,
+        inputs: DeviceInputs,
+        workspace: DigitsWorkspace,
+        out: Device,
+        paths: Paths = AUTOMATIC_PATHS,
+    ) -> list[KernelLaunch]:
+        """The one kernel of a call of `int8-digits`. VariantRefused if it does not take the shape, scale or splits."""
+        kernel, splits = self.digits_kernel(variant), variant.split.splits
+        constants = kernel.facts.constants
+        self._refuse_unless(kernel, shape.head_size == constants["head_size"], "head size 256", shape)
+        self._refuse_unless(kernel, shape.group <= constants["max_group"], "up to 16 query heads per KV head", shape)
+        self._refuse_beyond_bounds(kernel, shape, inputs.scale)
+        self._refuse_unless(kernel, max(shape.rows, shape.kv_heads) <= GRID_LIMIT_YZ, "up to 65535 rows", shape)
+        takes = splits in CLUSTERS if constants["max_cluster"] else splits <= MAX_SPLITS
+        self._refuse_unless(kernel, takes, f"other numbers of splits than {splits}", shape)
+        parts = ceil_div(shape.group, constants["heads_per_cta"])
+        sizes = (shape.context, shape.candidates, shape.group, ceil_div(shape.group, parts), splits)
+        arguments = (
+            *inputs.pointers, out, workspace.chunks, workspace.sums, workspace.arrived,
+            *map(np.int32, (*sizes, shape.tiles // splits, shape.tiles % splits)), np.float32(inputs.scale),
+            np.int32(paths.forced), paths.counts,
+        )  # fmt: skip
+        cluster = splits if constants["max_cluster"] else 0
+        grid = (splits * parts, shape.kv_heads, shape.rows)
+        return [KernelLaunch(kernel, grid, arguments, self._stream, cluster=cluster)]
 
     def prefill(
         self,

@@ -86,7 +86,8 @@ def _tail(
 
 def _on_fp32(reason: str) -> tuple[Limit, ...]:
     """Limits of the kernels that compute in plain FP32: `previous`, and what stands for `int8-tc` on the CPU."""
-    return Limit("previous", reason), Limit("int8-tc", reason, backend="cpu")
+    kernels = ("int8-tc", "int8-digits")
+    return Limit("previous", reason), *(Limit(kernel, reason, backend="cpu") for kernel in kernels)
 
 
 DEEP = "FP32 probabilities underflow 87 nats below the maximum, and their last bits 16 nats later"

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""How `int8-digits` shares out a row: its splits merge inside the kernel, so they are the CTAs of a cluster."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from dsa_bench.model.shape import ceil_div
+from dsa_bench.splits.rules import MAX_SPLITS
+
+FEW_HEADS, ALL_HEADS = 4, 12
+"""Query heads of a KV head that a CTA takes: few where the row has CTAs to spare, as they gather the same rows."""
+CLUSTERS = (16, 8, 7, 6, 5, 4, 3, 2, 1)
+"""Sizes of clusters that the kernel merges (kernels/dsa/digits.cuh), the fastest for a row first."""
+NO_CLUSTERS: Mapping[int, int] = MappingProxyType({})
+PLANNED_CLUSTERS: Mapping[int, Mapping[int, int]] = MappingProxyType(
+    {132: MappingProxyType({16: 7, 8: 15, 7: 15, 6: 17, 5: 20, 4: 30, 3: 40, 2: 66, 1: 132})}
+)
+"""For a device that is planned for, by its number of multiprocessors: clusters of each size that it holds at once.
+
+Those of an H200; 3 and 5 are lower estimates, the others are what its driver counts.
+"""
+
+
+class DigitSplits(NamedTuple):
+    """heads  query heads of a CTA · splits  of each row and KV head · parts  CTAs that share a group's heads"""
+
+    heads: int
+    splits: int
+    parts: int
+
+
+def digit_splits(
+    tiles: int, rows: int, kv_heads: int, group: int, sms: int, clusters: Mapping[int, int] = NO_CLUSTERS
+) -> DigitSplits:
+    """The largest cluster of which the device holds all that the call needs at once, with few heads if it can.
+
+    tiles     [tiles/row]  ceil(candidates / TILE); a cluster has no more CTAs
+    sms       [SMs]        of which each holds one CTA
+    clusters  size -> clusters of that size that the device holds at once; without clusters the last CTA of a row merges
+    Zero rows, heads or candidates give zero splits, no launch. Where nothing fits at once, the row is not split.
+    Blind to: L2 state, the number of valid entries, what else runs. Ours, from the occupancy that the driver counts.
+    """
+    if min(tiles, rows, kv_heads, group, sms) <= 0:
+        return DigitSplits(ALL_HEADS, 0, 0)
+    if not clusters:
+        parts = ceil_div(group, ALL_HEADS)
+        return DigitSplits(ALL_HEADS, max(1, min(tiles, MAX_SPLITS, sms // (rows * kv_heads * parts))), parts)
+    for heads in (FEW_HEADS, ALL_HEADS):
+        parts = ceil_div(group, heads)
+        for size in CLUSTERS[:2] if heads == FEW_HEADS else CLUSTERS:
+            if size <= tiles and rows * kv_heads * parts <= clusters.get(size, 0):
+                return DigitSplits(heads, size, parts)
+    return DigitSplits(ALL_HEADS, 1, ceil_div(group, ALL_HEADS))
