@@ -7,6 +7,7 @@ Not emulated: the error of the hardware's ex2 (2^-22), and the order of the FP32
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import SplitPlan
@@ -96,6 +97,6 @@ def _merge(partials: list[Partial], value_scale: F32, wide: bool) -> F32:
         share = np.where(total == 0, np.float32(0), weight[:, :, None] / total)
         return (share * acc).sum(axis=0, dtype=np.float32) * value_scale
     mixed = (acc * root[:, :, None] * root[:, :, None]).sum(axis=0, dtype=np.float32)
-    small = np.abs(value_scale) < 1
-    out = np.where(small, mixed / total * value_scale, value_scale / total * mixed)
+    small: NDArray[np.bool_] = np.abs(value_scale) < 1
+    out: F32 = np.where(small, mixed, value_scale) / total * np.where(small, value_scale, mixed)
     return np.where(total == 0, np.float32(0), out)

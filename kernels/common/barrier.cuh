@@ -12,11 +12,10 @@ __device__ __forceinline__ void named_sync() {
 template <int kBarrier, int kThreads>
 __device__ __forceinline__ bool named_sync_or(bool x) {
   int any;
-  asm volatile(
-      "{ .reg .pred p, q;\n setp.ne.s32 p, %1, 0;\n bar.red.or.pred q, %2, %3, p;\n selp.s32 %0, 1, 0, q; }"
-      : "=r"(any)
-      : "r"(static_cast<int>(x)), "n"(kBarrier), "n"(kThreads)
-      : "memory");
+  asm volatile("{ .reg .pred p, q;\n setp.ne.s32 p, %1, 0;\n bar.red.or.pred q, %2, %3, p;\n selp.s32 %0, 1, 0, q; }"
+               : "=r"(any)
+               : "r"(static_cast<int>(x)), "n"(kBarrier), "n"(kThreads)
+               : "memory");
   return any;
 }
 
@@ -26,8 +25,8 @@ __device__ __forceinline__ void named_arrive() {
   asm volatile("bar.arrive %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
 
-// Adds 1 to *counter, but makes it 0 if it was `last`; what it was. Before it, this thread sees and publishes what other
-// threads wrote or, by a barrier, have seen.
+// Adds 1 to *counter, but makes it 0 if it was `last`; what it was. Before it, this thread sees and publishes what
+// other threads wrote or, by a barrier, have seen.
 __device__ __forceinline__ unsigned increment_and_wrap(unsigned* counter, unsigned last) {
   unsigned was;
   asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(was) : "l"(counter), "r"(last) : "memory");
@@ -53,11 +52,10 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity) {
   int done = 0;
   while (!done) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{ .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.s32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
+    asm volatile("{ .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.s32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
 #else
     asm volatile("{ .reg .pred p;\n mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n selp.s32 %0, 1, 0, p; }"
                  : "=r"(done)
@@ -78,7 +76,9 @@ __device__ __forceinline__ void fence_mbarrier_init() {
 }
 
 // Every thread of the cluster arrives; those that go on to write to another CTA wait. Orders nothing but mbarriers.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // An address of this CTA's shared memory, in that of CTA `rank` of the cluster.
@@ -90,9 +90,8 @@ __device__ __forceinline__ unsigned cluster_address(unsigned address, int rank) 
 
 // One arrival, and `bytes` that will be stored by cluster_store before the phase is over.
 __device__ __forceinline__ void mbarrier_expect(unsigned barrier, int bytes) {
-  asm volatile(
-      "{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(barrier), "r"(bytes)
-      : "memory");
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(barrier), "r"(bytes)
+               : "memory");
 }
 
 // Like mbarrier_wait, and what other CTAs stored is seen.
@@ -117,10 +116,9 @@ __device__ __forceinline__ void cluster_store(unsigned target, unsigned barrier,
 }
 
 __device__ __forceinline__ void cluster_store(unsigned target, unsigned barrier, float2 x) {
-  asm volatile(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(target),
-      "r"(__float_as_int(x.x)), "r"(__float_as_int(x.y)), "r"(barrier)
-      : "memory");
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(target),
+               "r"(__float_as_int(x.x)), "r"(__float_as_int(x.y)), "r"(barrier)
+               : "memory");
 }
 
 __device__ __forceinline__ void cluster_store(unsigned target, unsigned barrier, float x) {

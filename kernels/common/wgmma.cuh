@@ -20,25 +20,25 @@ __device__ __forceinline__ unsigned long long wgmma_operand(unsigned address) {
 // and c[4n + 2 .. 4n + 3] those of row 16w + g + 8. Waits for the products. The first step of 32 channels overwrites
 // c: accumulators zeroed outside would make the compiler run the steps one after the other.
 #define WGMMA_STEP(columns, registers, operand_a, operand_b, offset_a, offset_b, accumulate) \
-  "add.s64 a, " operand_a ", " offset_a ";\n"                                                \
-  "add.s64 b, " operand_b ", " offset_b ";\n"                                                \
+  "add.s64 a, " operand_a ", " offset_a                                                      \
+  ";\n"                                                                                      \
+  "add.s64 b, " operand_b ", " offset_b                                                      \
+  ";\n"                                                                                      \
   "wgmma.mma_async.sync.aligned.m64n" columns "k32.s32.s8.s8 {" registers "}, a, b, " accumulate ";\n"
 
-#define WGMMA_256(columns, half_b, registers, a, b)                             \
-  "{ .reg .pred no, yes;\n .reg .b64 a, b;\n"                                   \
-  "setp.ne.b32 no, 0, 0;\n setp.eq.b32 yes, 0, 0;\n"                            \
-  "wgmma.fence.sync.aligned;\n"                                                 \
-  WGMMA_STEP(columns, registers, a, b, "0", "0", "no")                          \
-  WGMMA_STEP(columns, registers, a, b, "2", "2", "yes")                         \
-  WGMMA_STEP(columns, registers, a, b, "4", "4", "yes")                         \
-  WGMMA_STEP(columns, registers, a, b, "6", "6", "yes")                         \
-  WGMMA_STEP(columns, registers, a, b, "1024", half_b, "yes")                   \
-  WGMMA_STEP(columns, registers, a, b, "1026", half_b " + 2", "yes")            \
-  WGMMA_STEP(columns, registers, a, b, "1028", half_b " + 4", "yes")            \
-  WGMMA_STEP(columns, registers, a, b, "1030", half_b " + 6", "yes")            \
-  "wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned 0; }"
+#define WGMMA_256(columns, half_b, registers, a, b)                                                               \
+  "{ .reg .pred no, yes;\n .reg .b64 a, b;\n"                                                                     \
+  "setp.ne.b32 no, 0, 0;\n setp.eq.b32 yes, 0, 0;\n"                                                              \
+  "wgmma.fence.sync.aligned;\n" WGMMA_STEP(columns, registers, a, b, "0", "0", "no")                              \
+      WGMMA_STEP(columns, registers, a, b, "2", "2", "yes") WGMMA_STEP(columns, registers, a, b, "4", "4", "yes") \
+          WGMMA_STEP(columns, registers, a, b, "6", "6", "yes")                                                   \
+              WGMMA_STEP(columns, registers, a, b, "1024", half_b, "yes")                                         \
+                  WGMMA_STEP(columns, registers, a, b, "1026", half_b " + 2", "yes")                              \
+                      WGMMA_STEP(columns, registers, a, b, "1028", half_b " + 4", "yes")                          \
+                          WGMMA_STEP(columns, registers, a, b, "1030", half_b " + 6",                             \
+                                     "yes") "wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned 0; }"
 
-#define WGMMA_OUT_8(c, n) \
+#define WGMMA_OUT_8(c, n)                                                                                            \
   "=&r"(c[n]), "=&r"(c[n + 1]), "=&r"(c[n + 2]), "=&r"(c[n + 3]), "=&r"(c[n + 4]), "=&r"(c[n + 5]), "=&r"(c[n + 6]), \
       "=&r"(c[n + 7])
 #define WGMMA_8 "%0, %1, %2, %3, %4, %5, %6, %7"

@@ -52,23 +52,23 @@ __device__ __forceinline__ void decode(const __nv_bfloat16* query, const Code* k
 
 }  // namespace digits
 
-#define DECODE_DIGITS(name, heads, slots, cluster, resident)                                                           \
-  KERNEL_FACT(name, threads, digits::kThreads);                                                                        \
-  KERNEL_FACT(name, smem_bytes, sizeof(digits::Smem<heads, slots, cluster>));                                          \
-  KERNEL_FACT(name, tile, digits::kTile);                                                                              \
-  KERNEL_FACT(name, max_cluster, cluster ? digits::kMaxCluster : 0);                                                   \
-  KERNEL_FACT(name, max_group, 16);                                                   \
-  KERNEL_FACT(name, head_size, digits::kHeadSize);                                                   \
-  KERNEL_FACT(name, heads_per_cta, 4 * heads);                                                                         \
-  extern "C" __global__ void __launch_bounds__(digits::kThreads, resident) name(                                       \
-      const __nv_bfloat16* __restrict__ query, const Code* __restrict__ key, const Code* __restrict__ value,           \
-      const float* __restrict__ key_scale, const float* __restrict__ value_scale, const int* __restrict__ selected,    \
-      __nv_bfloat16* __restrict__ out, float* __restrict__ chunks, float2* __restrict__ head_sums,                     \
-      unsigned* __restrict__ arrived, int context, int candidates, int group, int heads_each, int splits,         \
-      int tiles_each, int tiles_more, float scale, int forced_path, \
-      unsigned* path_counts) {                                                                                         \
-    digits::decode<heads, slots, cluster>(query, key, value, key_scale, value_scale, selected, out, chunks, head_sums, \
-                                          arrived, {context, candidates, group, heads_each, splits, tiles_each, tiles_more}, scale, forced_path, path_counts);      \
+#define DECODE_DIGITS(name, heads, slots, cluster, resident)                                                        \
+  KERNEL_FACT(name, threads, digits::kThreads);                                                                     \
+  KERNEL_FACT(name, smem_bytes, sizeof(digits::Smem<heads, slots, cluster>));                                       \
+  KERNEL_FACT(name, tile, digits::kTile);                                                                           \
+  KERNEL_FACT(name, max_cluster, cluster ? digits::kMaxCluster : 0);                                                \
+  KERNEL_FACT(name, max_group, 16);                                                                                 \
+  KERNEL_FACT(name, head_size, digits::kHeadSize);                                                                  \
+  KERNEL_FACT(name, heads_per_cta, 4 * heads);                                                                      \
+  extern "C" __global__ void __launch_bounds__(digits::kThreads, resident) name(                                    \
+      const __nv_bfloat16* __restrict__ query, const Code* __restrict__ key, const Code* __restrict__ value,        \
+      const float* __restrict__ key_scale, const float* __restrict__ value_scale, const int* __restrict__ selected, \
+      __nv_bfloat16* __restrict__ out, float* __restrict__ chunks, float2* __restrict__ head_sums,                  \
+      unsigned* __restrict__ arrived, int context, int candidates, int group, int heads_each, int splits,           \
+      int tiles_each, int tiles_more, float scale, int forced_path, unsigned* path_counts) {                        \
+    digits::decode<heads, slots, cluster>(                                                                          \
+        query, key, value, key_scale, value_scale, selected, out, chunks, head_sums, arrived,                       \
+        {context, candidates, group, heads_each, splits, tiles_each, tiles_more}, scale, forced_path, path_counts); \
   }
 
 DECODE_DIGITS(decode_digits_portable, 3, 1, false, 1)

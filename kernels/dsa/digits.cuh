@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// kernels/dsa/digits.cuh - the body of int8-digits: one CTA attends up to 4 * kHeads query heads of a row and KV head to
-// a run of the row's candidates in integer arithmetic, and the CTAs of the run's row merge what they have.
+// kernels/dsa/digits.cuh - the body of int8-digits: one CTA attends up to 4 * kHeads query heads of a row and KV head
+// to a run of the row's candidates in integer arithmetic, and the CTAs of the run's row merge what they have.
 //
 // Computes  x, m, l as int8_tc.cuh has them, and out[d] = value_scale[d] * sum exp(x[c] - m) * v8[c,d] / l.
 // Warps     8 compute, 4 gather. The gather warps copy K and V of a step of 128 candidates into one of kSlots slots
@@ -70,7 +70,7 @@ constexpr int kMaxReceived = 21;            // chunks of all CTAs that one CTA m
 
 enum Path : int { kInteger, kWidePath, kPaths };
 constexpr int kAutomatic = -1;
-constexpr float kMaxValueScale = 256.f;  // of path 0
+constexpr float kMaxValueScale = 256.f;     // of path 0
 constexpr float kInteger32 = 4294967296.f;  // 2^32
 constexpr float kWideExponent = 100.f;
 constexpr float kWide = 1.2676506002282294e30f;  // 2^100
@@ -92,19 +92,20 @@ struct If<false, T> {
 // What the CTAs of a cluster send each other.
 template <int kHeads>
 struct Inbox {
-  alignas(16) float chunk[kMaxReceived][2 * kHeads][8][4];  // [chunk of mine * CTAs + CTA][head of the half][g][16-channel block, d]
-  float2 head[kMaxCluster][4 * kHeads];         // m and l
+  alignas(16) float chunk[kMaxReceived][2 * kHeads][8]
+                         [4];            // [chunk of mine * CTAs + CTA][head of the half][g][16-channel block, d]
+  float2 head[kMaxCluster][4 * kHeads];  // m and l
   float weight[4 * kHeads][kMaxCluster];
   unsigned long long heads_there, chunks_there;
 };
 
 template <int kHeads, int kSlots, bool kCluster>
 struct alignas(1024) Smem {
-  Code key[kSlots][2][kStep][128];     // the halves of the channels, as wgmma wants them
+  Code key[kSlots][2][kStep][128];       // the halves of the channels, as wgmma wants them
   Code value[kSlots][kStep][kHeadSize];  // 16-byte chunk c of row r lies at c ^ (r % 8)
-  Code digit[2][16 * kHeads][128];     // q * key_scale as wgmma wants it
+  Code digit[2][16 * kHeads][128];       // q * key_scale as wgmma wants it
   union {
-    alignas(16) Code probability[16 * kHeads][kStep + 16];     // [column][candidate]
+    alignas(16) Code probability[16 * kHeads][kStep + 16];  // [column][candidate]
     alignas(16) float wide_probability[kStep][4 * kHeads];
   };
   float value_scale[kHeadSize];
@@ -113,7 +114,7 @@ struct alignas(1024) Smem {
   float max[4 * kHeads], sum[4 * kHeads];  // sum: of all CTAs
   float unit[4 * kHeads];                  // log2 of a factor of p per unit of a score
   float rescale[4 * kHeads];               // path 1: square root of what a step's new maximum does to acc
-  bool wide, last;  // path 1; this CTA merges
+  bool wide, last;                         // path 1; this CTA merges
   typename If<kCluster, Inbox<kHeads>>::type inbox;
   unsigned long long key_there[kSlots], value_there[kSlots], key_free[kSlots], value_free[kSlots];
 };
@@ -181,8 +182,8 @@ __device__ __forceinline__ void load_entries(const Task& task, int begin, int (&
   for (int n = 0; n < kRows; ++n) entry[n] = load_entry(task.selected, begin + 8 * n, task.end);
 }
 
-// A gather thread: 16 bytes of every eighth row of each step's K and V. A row that is no candidate's is not copied: what
-// its place holds are codes, weighed with 0.
+// A gather thread: 16 bytes of every eighth row of each step's K and V. A row that is no candidate's is not copied:
+// what its place holds are codes, weighed with 0.
 template <int kHeads, int kSlots, bool kCluster, typename S>
 __device__ __forceinline__ void gather(const Task& task, S& smem) {
   const int chunk = threadIdx.x % 16, first = (threadIdx.x - kCompute) / 16;
@@ -339,7 +340,8 @@ class Attention {
         const float of_warp = lanes_max<28>(fmaxf(x[0][j], x[1][j]));
         if (lane_ < 4) smem_.max_of_warp[kHeads * lane_ + j][warp_] = of_warp;
       }
-      named_sync<kComputeBarrier, kCompute>();  // the maxima are published, and everyone is done with P of the last step
+      named_sync<kComputeBarrier,
+                 kCompute>();  // the maxima are published, and everyone is done with P of the last step
       if constexpr (kPath == kWidePath)
         wide_probabilities(x, valid);
       else
@@ -355,7 +357,7 @@ class Attention {
       __syncwarp();
       if (lane_ == 0) mbarrier_arrive(shared_address(&smem_.value_free[slot]));
     }
-    if (task_.begin == task_.end) {  // a split without tiles
+    if (task_.begin >= task_.end) {  // a split without tiles
       publish_sums();
       named_sync<kComputeBarrier, kCompute>();  // m and l are published
       send_heads();
@@ -386,8 +388,8 @@ class Attention {
       unsigned codes[2][4];
 #pragma unroll
       for (int step = 0; step < 2; ++step)
-        ldmatrix_x4(codes[step], shared_address(&smem_.key[slot][half][row][16 * (4 * (k % 2) + 2 * step + lane_ / 16 ^
-                                                                                  row % 8)]));
+        ldmatrix_x4(codes[step],
+                    shared_address(&smem_.key[slot][half][row][16 * (4 * (k % 2) + 2 * step + lane_ / 16 ^ row % 8)]));
 #pragma unroll
       for (int n = 0; n < 2 * kHeads; ++n) {
         unsigned digit[4];
@@ -435,8 +437,7 @@ class Attention {
       }
 #pragma unroll
       for (int d = 0; d < kDigits; ++d)  // the most significant first
-        *reinterpret_cast<unsigned short*>(
-            &smem_.probability[8 * (2 * j + d / 2) + 2 * (lane_ % 4) + d % 2][slot]) =
+        *reinterpret_cast<unsigned short*>(&smem_.probability[8 * (2 * j + d / 2) + 2 * (lane_ % 4) + d % 2][slot]) =
             static_cast<unsigned short>(__byte_perm(p[0], p[1], 3 - d | (7 - d) << 4));
     }
   }
@@ -479,8 +480,8 @@ class Attention {
           // A thread gets channels 2g and 2g + 1 of candidates 2t and 2t + 1 from each of four matrices of 8
           // candidates; in the order of P's slots, those of the first two matrices alternate.
           unsigned codes[4];
-          ldmatrix_x4_trans(codes, shared_address(&smem_.value[slot][64 * k + 32 * step + row]
-                                                              [16 * (2 * warp_ + block ^ row % 8)]));
+          ldmatrix_x4_trans(
+              codes, shared_address(&smem_.value[slot][64 * k + 32 * step + row][16 * (2 * warp_ + block ^ row % 8)]));
           const unsigned a[4] = {__byte_perm(codes[0], codes[1], 0x6240), __byte_perm(codes[0], codes[1], 0x7351),
                                  __byte_perm(codes[2], codes[3], 0x6240), __byte_perm(codes[2], codes[3], 0x7351)};
 #pragma unroll
@@ -593,7 +594,8 @@ class Attention {
     if constexpr (kCluster) {
       named_sync<kWeightsBarrier, kThreads>();  // the gather warps have the weights
       mbarrier_wait_cluster(shared_address(&smem_.inbox.chunks_there), 0);
-      const int first = task_.split * chunks_per_cta(task_.splits), mine = min(chunks_per_cta(task_.splits), kChunks - first);
+      const int first = task_.split * chunks_per_cta(task_.splits),
+                mine = min(chunks_per_cta(task_.splits), kChunks - first);
       for (int i = tid_; i < mine * 32 * kHeads; i += kCompute) {
         const int chunk = i / (32 * kHeads), at = i % (32 * kHeads);
         const float2* from = reinterpret_cast<const float2*>(smem_.inbox.chunk[chunk * task_.splits]) + at;
@@ -628,15 +630,14 @@ class Attention {
     const auto load = [&](int ahead, int split) {
 #pragma unroll
       for (int n = 0; n < kPieces; ++n)
-        part[ahead][n] = split < task_.splits
-                                      ? __ldcg(chunks + (split * kPieces + n) * kCompute)
-                                      : make_float4(0.f, 0.f, 0.f, 0.f);
+        part[ahead][n] =
+            split < task_.splits ? __ldcg(chunks + (split * kPieces + n) * kCompute) : make_float4(0.f, 0.f, 0.f, 0.f);
     };
 #pragma unroll
     for (int ahead = 0; ahead < kAhead; ++ahead) load(ahead, ahead);
     for (int head = warp_; head < 4 * kHeads; head += kComputeWarps) {
-      const float2 m_l = lane_ < task_.splits ? __ldcg(task_.head_sums + lane_ * 4 * kHeads + head)
-                                              : make_float2(kNone, 0.f);
+      const float2 m_l =
+          lane_ < task_.splits ? __ldcg(task_.head_sums + lane_ * 4 * kHeads + head) : make_float2(kNone, 0.f);
       weights[32 * head + lane_] = weigh<kPath, 31>(smem_, head, m_l);
     }
     named_sync<kComputeBarrier, kCompute>();  // the weights are published
@@ -708,7 +709,7 @@ class Attention {
   float unit_[kHeads];
   float max_[kHeads], sum_[kHeads] = {};  // m, and l of this thread's candidates
   Target own_chunk_ = {};
-  float acc_[2][kHeads][2] = {};          // path 0: [block of 16 channels][head][2g, 2g + 1]
+  float acc_[2][kHeads][2] = {};  // path 0: [block of 16 channels][head][2g, 2g + 1]
 };
 
 // A CTA of threads that each do their part.

@@ -17,9 +17,12 @@ def test_the_table(command: Command) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     assert lines[0].split() == ["case", "kernel", "status", "expected", "found", "ulps", "of", "tol.", "paths"]
     assert lines[1].split()[:5] == ["tail-30", "previous", "ok", "107886", "108032"]
-    assert lines[3].split()[-4:] == ["digits", "96,", "single", "12"]
-    assert lines[-2].startswith("softmax-scale, emulation: refused: softmax scale 1.07374e+09: int8-tc takes 0 to 1")
-    assert lines[-1] == "6 checks: 5 ok, 1 refused"
+    assert lines[4].split()[-4:] == ["digits", "96,", "single", "12"]
+    assert lines[-3].startswith("softmax-scale, emulation: refused: softmax scale 1.07374e+09: int8-tc takes 0 to 1")
+    assert lines[-2].startswith(
+        "softmax-scale, emulation-digits: refused: softmax scale 1.07374e+09: int8-digits takes"
+    )
+    assert lines[-1] == "10 checks: 8 ok, 2 refused"
 
 
 def test_prefill_has_cases_and_kernels_of_its_own(command: Command) -> None:
@@ -61,7 +64,7 @@ def test_a_case_that_no_kernel_takes_is_exit_3(command: Command) -> None:
     ("options", "message"),
     [
         (("--case", "no-such"), "--case no-such: is none of cancelling-products, fine-cancellation, "),
-        (("--kernels", "flash"), "'flash' is not one of previous, int8-tc, emulation"),
+        (("--kernels", "flash"), "'flash' is not one of previous, int8-tc, int8-digits, emulation"),
         (("--op", "sparse"), "'sparse' is not one of decode, prefill, dense, mix, gate"),
         (("--case", "groups"), "--case groups: is none of"),
         (("--kernels", "emulation-bf16"), "--kernels emulation-bf16: is no kernel of decode"),

@@ -22,11 +22,13 @@ LIMITS = {
     ("tail-100", "previous"), ("tail-100", "int8-tc"), ("rising-maximum", "previous"), ("rising-maximum", "int8-tc"),
     ("products-beyond-fp32", "previous"), ("products-beyond-fp32", "int8-tc"),
     ("sink-24", "emulation"), ("single-channel-sink-16", "emulation"),
+    ("tail-100", "int8-digits"), ("rising-maximum", "int8-digits"), ("products-beyond-fp32", "int8-digits"),
+    ("sink-20", "emulation-digits"), ("sink-24", "emulation-digits"),
 }  # fmt: skip
 
 
 PREFILL_LIMITS = {
-    *(LIMITS - {("sink-24", "emulation"), ("single-channel-sink-16", "emulation")}),
+    *(one for one in LIMITS if "emulation" not in one[1] and one[1] != "int8-digits"),
     *((case.name, limit.kernel) for case in PREFILL_CASES.values() for limit in case.limits if "emu" in limit.kernel),
 }
 PREFILL_LONG = ("list-2048", "list-2112", "list-8192", "model-like-1", "model-like-128")
@@ -48,7 +50,7 @@ def checked(backend: Any, case: Case | str, *kernels: str) -> list[CaseResult]:
 def test_every_kernel_of_the_cpu_holds_or_has_declared_its_limit(backend: CpuBackend, name: str) -> None:
     for result in checked(backend, name, *CHECKED_KERNELS["decode"]):
         expected = "limit" if (name, result.kernel) in LIMITS else "ok"
-        if (name, result.kernel) == ("softmax-scale", "emulation"):
+        if name == "softmax-scale" and result.kernel in ("emulation", "emulation-digits"):
             expected = "refused"
         assert result.status == expected, (result.kernel, result.reason)
         assert (result.paths is None) == (result.kernel != "emulation" or expected == "refused")
@@ -157,15 +159,15 @@ def test_choices() -> None:
     assert [case.name for case in chosen_cases(["toy-row", "tail-18"])] == ["toy-row", "tail-18"]
     with pytest.raises(BadInput, match=r"--case toy: is none of cancelling-products, .*toy-row.*sink-24"):
         chosen_cases(["toy"])
-    assert chosen_kernels(None, "cpu") == ["previous", "int8-tc", "emulation"]
-    assert chosen_kernels(None, "cuda") == ["previous", "int8-tc"]
+    assert chosen_kernels(None, "cpu") == ["previous", "int8-tc", "int8-digits", "emulation", "emulation-digits"]
+    assert chosen_kernels(None, "cuda") == ["previous", "int8-tc", "int8-digits"]
     assert chosen_kernels(["int8-tc"], "cuda") == ["int8-tc"]
     assert chosen_kernels(None, "cpu", "prefill") == ["previous", "int8-tc", "emulation", "emulation-bf16"]
     assert [case.name for case in chosen_cases([], "prefill")] == list(PREFILL_CASES)
     for name in ("emulation", "emulation-bf16"):
         with pytest.raises(BadInput, match="--backend cpu"):
             chosen_kernels([name], "cuda", "prefill")
-    with pytest.raises(BadInput, match="emulation-bf16: is no kernel of decode; choose from previous, int8-tc, emula"):
+    with pytest.raises(BadInput, match="emulation-bf16: is no kernel of decode; choose from previous, int8-tc, int8-d"):
         chosen_kernels(["emulation-bf16"], "cpu")
     with pytest.raises(BadInput, match="--case groups: is none of"):
         chosen_cases(["groups"])

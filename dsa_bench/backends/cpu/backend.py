@@ -20,7 +20,7 @@ from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import BF16_EMULATION, DIGITS_EMULATION, EMULATION
+from dsa_bench.model.request import BF16_EMULATION, DIGITS, DIGITS_EMULATION, EMULATION
 from dsa_bench.oracle import emulation
 from dsa_bench.oracle.attention import F64
 from dsa_bench.oracle.emulation_bf16 import attend_row_bf16
@@ -178,15 +178,13 @@ class CpuSparseBuffers:
 
         return launch
 
-    def _refuse_beyond_scale(self) -> None:
+    def _refuse_beyond_scale(self, kernel: str) -> None:
         if not 0.0 <= self._inputs.scale <= emulation.MAX_SCALE:
-            raise VariantRefused(
-                f"softmax scale {self._inputs.scale:g}: the tensor-core kernels take 0 to {emulation.MAX_SCALE:g}"
-            )
+            raise VariantRefused(f"softmax scale {self._inputs.scale:g}: {kernel} takes 0 to {emulation.MAX_SCALE:g}")
 
     def _emulated_launch(self, variant: VariantPlan) -> Launch:
         shape = self._inputs.shape
-        self._refuse_beyond_scale()
+        self._refuse_beyond_scale("int8-tc")
 
         def attend_row_head(task: int) -> None:
             row, kv_head = divmod(task, shape.kv_heads)
@@ -203,7 +201,7 @@ class CpuSparseBuffers:
 
     def _digits_launch(self, variant: VariantPlan) -> Launch:
         shape = self._inputs.shape
-        self._refuse_beyond_scale()
+        self._refuse_beyond_scale(DIGITS)
 
         def attend_row_head(task: int) -> None:
             row, kv_head = divmod(task, shape.kv_heads)

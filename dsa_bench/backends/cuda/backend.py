@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The GPU backend: compile what this device runs, load it, and launch it on a stream of its own."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -73,6 +74,7 @@ class CudaBackend:
 
     kernels   another folder of kernels than this installation's; stream  another backend's, to be measured with it
     pad_smem  bytes of shared memory added to each launch of the split kernel, so that fewer of its CTAs are resident
+    clusters  size -> clusters of `int8-digits` of that size that the device holds at once; empty where it has none
     Raises BadInput if a block has no room for the padding.
     """
 
@@ -92,8 +94,10 @@ class CudaBackend:
         tensor_core = self._kernels.get(SPLIT_KERNEL)
         resident = tensor_core.resident_ctas() if tensor_core is not None else 1  # it is refused, but by its name
         clustered = self._kernels.get(CLUSTER_KERNEL)
-        clusters = NO_CLUSTERS if clustered is None else {size: clustered.active_clusters(size) for size in CLUSTERS}
-        self.geometry: SparseGeometry = CudaSparse(self.device.sm_count * resident, resident, clusters)
+        self.clusters: Mapping[int, int] = NO_CLUSTERS
+        if clustered is not None:
+            self.clusters = {size: clustered.active_clusters(size) for size in CLUSTERS}
+        self.geometry: SparseGeometry = CudaSparse(self.device.sm_count * resident, resident, self.clusters)
         self.device = replace(self.device, resident_ctas=None if tensor_core is None else resident)
         self._launcher = self.launcher(self.stream)
 

@@ -20,15 +20,17 @@ from dense_runs import launch_dense
 from dsa_bench.backends.cuda.backend import CudaBackend
 from dsa_bench.backends.cuda.hyper import DeviceGate, DeviceMix, open_launcher
 from dsa_bench.backends.cuda.memory import download_bf16, upload
+from dsa_bench.backends.cuda.sparse import DeviceInputs, Paths
 from dsa_bench.bench.check import compare, run_poisoned
 from dsa_bench.data.hyper import gate_inputs, mix_inputs
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.hyper import LAUNCH_MODES, SIGMOIDS, GateShape, MixShape
 from dsa_bench.model.plan import SplitPlan, VariantPlan
-from dsa_bench.model.request import DataSpec
-from dsa_bench.model.shape import SparseShape
+from dsa_bench.model.request import DIGITS, DataSpec
+from dsa_bench.model.shape import SparseShape, ceil_div
 from dsa_bench.oracle import hyper as oracle
 from dsa_bench.oracle.attention import reference
+from dsa_bench.splits.digits import ALL_HEADS, FEW_HEADS
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 CANDIDATES = (1, 65, 509, 2112)
@@ -114,6 +116,16 @@ def launch_prefill(backend: CudaBackend) -> int:
     return checked + 1
 
 
+def digit_plans(backend: CudaBackend, shape: SparseShape) -> list[VariantPlan]:
+    """Geometries of `int8-digits`: its own, and the device's others with few and all heads in a CTA."""
+    sizes = (16, 8, 6, 1) if backend.clusters else (1, 3, 8)
+    plans = [backend.geometry.plan(DIGITS, shape, None)]
+    for heads, splits in itertools.product((FEW_HEADS, ALL_HEADS) if backend.clusters else (ALL_HEADS,), sizes):
+        ctas = shape.row_heads * ceil_div(shape.group, heads) * splits
+        plans.append(VariantPlan(DIGITS, (), SplitPlan(shape.tiles, splits), ctas, heads=heads))
+    return plans
+
+
 def launch_decode(backend: CudaBackend) -> int:
     """Decode with every kernel and split."""
     checked = 0
@@ -131,6 +143,17 @@ def launch_decode(backend: CudaBackend) -> int:
             outcome = compare(out, oracle.out, backend.bound(kernel, inputs, oracle.rows, oracle.out), oracle.rows)
             assert outcome.status == "ok", f"{shape.key}, {kernel}, {splits} splits: {outcome.reason}"
             checked += 1
+        for plan in digit_plans(backend, shape) if head_size == 256 else ():
+            out = run_poisoned(buffers.launcher(plan), buffers)
+            outcome = compare(out, oracle.out, backend.bound(DIGITS, inputs, oracle.rows, oracle.out), oracle.rows)
+            assert outcome.status == "ok", f"{shape.key}, {plan}: {outcome.reason}"
+            for forced in range(2):
+                out = upload(np.zeros(inputs.query.shape, np.uint16))
+                (call,) = backend.calls(plan, inputs, [DeviceInputs.upload(inputs)], out, Paths(forced))
+                for launch in call:
+                    launch.enqueue()
+                backend.synchronize()
+                checked += 1
         for forced in range(3) if head_size == 256 else ():
             buffers.paths(VariantPlan("int8-tc", (1,), SplitPlan(shape.tiles, 2), shape.row_heads * 2), forced)
             checked += 1

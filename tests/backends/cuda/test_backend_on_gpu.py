@@ -28,9 +28,7 @@ SHAPE = SparseShape(8, 8192, 2048)
 
 def variant(backend: Any, buffers: Any, kernel: str) -> Variant:
     plan = backend.geometry.plan(kernel, SHAPE, 0 if kernel == "int8-tc" else None)
-    return Variant(
-        kernel, buffers.launcher(plan), lambda: Checked("ok"), backend.device_kernels(kernel), buffers.copies
-    )
+    return Variant(kernel, buffers.launcher(plan), lambda: Checked("ok"), backend.device_kernels(plan), buffers.copies)
 
 
 def test_cupti_and_events_agree_on_a_stream_that_is_not_the_default(backend: Any) -> None:
@@ -183,8 +181,9 @@ from dsa_bench.stats.verdict import judge
 shape = SparseShape(8, 8192, 2048)
 backend = CudaBackend()
 buffers = backend.load(sparse_inputs(shape, DataSpec()), "warm")
-launch = buffers.launcher(backend.geometry.plan("int8-tc", shape, 0))
-variants = [Variant(name, launch, lambda: None, backend.device_kernels("int8-tc")) for name in ("a", "b", "c")]
+plan = backend.geometry.plan("int8-tc", shape, 0)
+launch = buffers.launcher(plan)
+variants = [Variant(name, launch, lambda: None, backend.device_kernels(plan)) for name in ("a", "b", "c")]
 timer, _ = open_timer("{timer}", backend, "cuda")
 samples = list(take_rounds(round_slots(variants, "a", pilot(variants, timer)), timer, Stop(16)))
 times = {{}}
