@@ -623,7 +623,7 @@ class Attention {
   template <Path kPath>
   __device__ __forceinline__ void merge_global() {
     constexpr int kPieces = kChunks * 16 * kHeads / kCompute;  // of a split, for each thread: 4 channels of a head each
-    constexpr int kAhead = 4;                                  // splits in flight
+    constexpr int kAhead = 2;                                  // splits in flight
     float* weights = reinterpret_cast<float*>(smem_.key);      // [4 * kHeads][32]
     const float4* chunks = reinterpret_cast<const float4*>(task_.chunks) + tid_;
     float4 part[kAhead][kPieces];
