@@ -75,10 +75,10 @@ def check(
 
 
 def _judge(results: "list[CaseResult]") -> None:
-    """Raise if a kernel was wrong, or if a case could not be run by any."""
+    """Raise if a kernel was wrong, or if every check was refused."""
     wrong = [f"{result.case} ({result.kernel})" for result in results if result.status == "WRONG"]
     if wrong:
         raise GateFailed(f"wrong result: {', '.join(wrong)}")
-    idle = {result.case for result in results} - {result.case for result in results if result.status != "refused"}
-    if idle:
-        raise CannotMeasure(f"no kernel takes {', '.join(sorted(idle))}; see the table for the reason")
+    if all(result.status == "refused" for result in results):
+        idle = dict.fromkeys(result.case for result in results)
+        raise CannotMeasure(f"no kernel takes {', '.join(idle)}; see the table for the reason")

@@ -38,10 +38,17 @@ def geometries(backend: Any) -> list[tuple[int, int]]:
     return [(heads, splits) for heads in (FEW_HEADS, ALL_HEADS) for splits in CLUSTERS]
 
 
-def check(backend: Any, inputs: SparseInputs, variant: VariantPlan, out: np.ndarray) -> None:
-    oracle = reference(inputs)
-    checked = compare(out, oracle.out, backend.bound(DIGITS, inputs, oracle.rows, oracle.out), oracle.rows)
-    assert checked.status == "ok", f"{inputs.shape.key}, {variant}: {checked.reason}"
+class Judge:
+    """FP64 and the bound of one set of inputs, computed once: on the host they take longer than any kernel."""
+
+    def __init__(self, backend: Any, inputs: SparseInputs) -> None:
+        self._key = inputs.shape.key
+        self._oracle = reference(inputs, max_rows=8)
+        self._bound = backend.bound(DIGITS, inputs, self._oracle.rows, self._oracle.out)
+
+    def check(self, variant: VariantPlan, out: np.ndarray) -> None:
+        checked = compare(out, self._oracle.out, self._bound, self._oracle.rows)
+        assert checked.status == "ok", f"{self._key}, {variant}: {checked.reason}"
 
 
 def run(backend: Any, inputs: SparseInputs, variant: VariantPlan, forced: int = -1) -> np.ndarray:
@@ -72,18 +79,20 @@ def portable(backend: Any, inputs: SparseInputs, splits: int, launches: int = 1)
 @pytest.mark.parametrize("candidates", [1, 64, 65, 128, 509, 2048, 2112, 8192])
 def test_every_list_length_in_every_geometry(backend: Any, candidates: int) -> None:
     inputs = sparse_inputs(SparseShape(3, 8300, candidates), DataSpec(seed=candidates, invalid_fraction=0.2))
+    judge = Judge(backend, inputs)
     for heads, splits in geometries(backend):
         variant = plan(inputs.shape, heads, splits)
-        check(backend, inputs, variant, run(backend, inputs, variant))
-    check(backend, inputs, plan(inputs.shape, ALL_HEADS, 7), portable(backend, inputs, 7)[0])
+        judge.check(variant, run(backend, inputs, variant))
+    judge.check(plan(inputs.shape, ALL_HEADS, 7), portable(backend, inputs, 7)[0])
 
 
 @pytest.mark.parametrize("query_heads", [2, 6, 8, 12, 20, 24, 26, 32])
 def test_every_group_on_both_paths(backend: Any, query_heads: int) -> None:
     inputs = sparse_inputs(SparseShape(3, 700, 509, query_heads), DataSpec(seed=query_heads, invalid_fraction=0.3))
+    judge = Judge(backend, inputs)
     for (heads, splits), path in itertools.product(geometries(backend)[::2], (INTEGER, WIDE)):
         variant = plan(inputs.shape, heads, splits)
-        check(backend, inputs, variant, run(backend, inputs, variant, path))
+        judge.check(variant, run(backend, inputs, variant, path))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 40])
@@ -92,7 +101,7 @@ def test_its_own_geometry_for_every_number_of_rows(backend: Any, rows: int) -> N
         inputs = sparse_inputs(SparseShape(rows, 4096, 2048), spec)
         buffers = backend.load(inputs, "warm")
         variant = backend.geometry.plan(DIGITS, inputs.shape, None)
-        check(backend, inputs, variant, run_poisoned(buffers.launcher(variant), buffers))
+        Judge(backend, inputs).check(variant, run_poisoned(buffers.launcher(variant), buffers))
 
 
 def test_one_huge_channel_ragged_rows_and_rows_without_a_candidate(backend: Any) -> None:
@@ -101,10 +110,11 @@ def test_one_huge_channel_ragged_rows_and_rows_without_a_candidate(backend: Any)
     for row in range(8):
         inputs.selected[row, 2048 - 300 * row :] = -1
     inputs.selected[7] = np.resize(np.array([-1, 4096, -(2**31), 2**31 - 1], np.int32), 2048)
+    judge = Judge(backend, inputs)
     for heads, splits in geometries(backend):
         variant = plan(inputs.shape, heads, splits)
         out = run(backend, inputs, variant)
-        check(backend, inputs, variant, out)
+        judge.check(variant, out)
         assert not out[7].any(), "a row without a candidate is zeros"
 
 
@@ -122,11 +132,12 @@ def test_graph_replays_with_interleaved_geometries_give_the_same_bits(backend: A
     cupy = load("cupy")
     cells = [sparse_inputs(SparseShape(rows, 4096, 2048), DataSpec(seed=rows)) for rows in (1, 3, 8)]
     calls: list[tuple[KernelLaunch, Any, Any]] = []
-    for inputs, (heads, splits) in itertools.product(cells, geometries(backend)[:: max(1, len(CLUSTERS) // 3)]):
+    mixed = [(FEW_HEADS, 16), (ALL_HEADS, 8), (ALL_HEADS, 6)] if backend.clusters else [(ALL_HEADS, 8), (ALL_HEADS, 32)]
+    for inputs, (heads, splits) in itertools.product(cells, mixed):
         out = allocate(inputs.query.shape, BF16)
         (call,) = backend.calls(plan(inputs.shape, heads, splits), inputs, [DeviceInputs.upload(inputs)], out)
         calls.append((call[0], out, inputs))
-    calls = (calls * 10)[:10]
+    calls = (calls * 2)[:10]
     backend.stream.begin_capture()
     for launch, _, _ in calls:
         launch.enqueue()
@@ -134,8 +145,8 @@ def test_graph_replays_with_interleaved_geometries_give_the_same_bits(backend: A
     graph.launch(backend.stream)
     backend.synchronize()
     first = [out.copy() for _, out, _ in calls]
-    for _ in range(10):
-        for _ in range(1000):
+    for _ in range(100):  # waited for often, so that a replay that does not end is seen where it is
+        for _ in range(100):
             graph.launch(backend.stream)
         backend.synchronize()
         for (_, out, inputs), expected in zip(calls, first, strict=True):
@@ -147,8 +158,8 @@ def test_graph_replays_with_interleaved_geometries_give_the_same_bits(backend: A
 def test_the_kernel_without_clusters_gives_the_same_bits_every_time(backend: Any) -> None:
     """Whichever CTA comes last, splits merge in their order; and the counters are 0 again."""
     inputs = sparse_inputs(SparseShape(8, 4096, 2048), DataSpec(seed=4))
-    outs = portable(backend, inputs, 8, launches=200)
-    check(backend, inputs, plan(inputs.shape, ALL_HEADS, 8), outs[0])
+    outs = portable(backend, inputs, 8, launches=50)
+    Judge(backend, inputs).check(plan(inputs.shape, ALL_HEADS, 8), outs[0])
     for out in outs[1:]:
         assert (out.view(np.uint16) == outs[0].view(np.uint16)).all()
 
@@ -173,8 +184,8 @@ def test_two_streams_beside_a_kernel_that_fills_the_device(backend: Any) -> None
         launches += launcher.digits(variant, inputs.shape, DeviceInputs.upload(inputs), workspace, out)
         outs.append(out)
     with streams[2]:
-        busy((backend.device.sm_count * 64,), (1024,), (np.int64(200_000),))
-    for _ in range(100):
+        busy((backend.device.sm_count * 16,), (1024,), (np.int64(200_000),))  # 8 waves of 0.1 ms
+    for _ in range(20):
         for launch in launches:
             launch.enqueue()
     for stream in streams:
