@@ -2,18 +2,18 @@
 // kernels/dsa/decode_digits.cu - decode attention of a few query rows over their gathered INT8 candidates in integer
 // arithmetic, splits and merge in one kernel. The arithmetic is in digits.cuh.
 //
-// Kernels   decode_digits          12 query heads a CTA, the splits of a row are a cluster (sm_90a)
-//           decode_digits_few      4 query heads a CTA, so that a group has more CTAs, each with its own cluster (sm_90a)
-//           decode_digits_portable 12 query heads a CTA, the last CTA of a row merges what the others left (any)
+// Kernels   decode_digits           12 query heads a CTA; the splits of a row are a cluster (sm_90a)
+//           decode_digits_few       4 query heads a CTA, and a cluster for each such part of a group (sm_90a)
+//           decode_digits_portable  12 query heads a CTA; the last CTA of a row merges what the others left (any)
 // Computes  out of digits.cuh for row r and query head h, over the candidates of the row's list.
-// Grid      (splits * parts, kv_heads, rows), parts = ceil(group / heads_per_cta). CTA (x, g, r) owns split x % splits and
-//           the query heads [g * group + x / splits * heads_each, + heads_each), heads_each = ceil(group / parts). Split s
-//           has tiles_each tiles of 64 candidates, and 1 more if s < tiles_more: those after the tiles of split s - 1.
-//           With clusters: `splits` CTAs in x are one, 1 <= splits <= 8 or 10 or 16. Without: 1 <= splits <= 32.
+// Grid      (splits * parts, kv_heads, rows), parts = ceil(group / heads_per_cta). CTA (x, g, r) owns split x % splits
+//           and the query heads from g * group + x / splits * heads_each on, heads_each = ceil(group / parts). Split s
+//           has tiles_each tiles of 64 candidates, 1 more if s < tiles_more: those after the tiles of split s - 1.
+//           With clusters `splits` CTAs in x are one, 1 to 8, 10 or 16; without, splits <= 32.
 // Block     384 threads, <kernel>_smem_bytes of dynamic shared memory.
-// Workspace decode_digits_portable alone: chunks [kv_heads * rows * parts, splits, 12, 256] floats, head_sums
-//           [.., splits, 12] pairs of floats, arrived [kv_heads * rows * parts], all 0 before the first launch and after
-//           each. Launches that may run at once need one each. The others take null pointers.
+// Workspace decode_digits_portable alone; the others take null pointers. n = kv_heads * rows * parts:
+//           chunks [n, splits, 12, 256] floats, head_sums [n, splits, 12] pairs of floats, arrived [n], which are 0
+//           before the first launch and after each. Launches that may run at once need one each.
 // Debug     forced_path: -1 chooses by the inputs; 0, 1 take that path of digits.cuh in every CTA. path_counts, unless
 //           null: each CTA adds 1 to the counter of its path.
 // Needs     as digits.cuh; group <= 16; rows and kv_heads <= 65535.
