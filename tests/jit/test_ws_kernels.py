@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: MIT
+"""What `int8-ws` needs where its products are wgmma's and where not, by its module. Skipped without NVRTC."""
+
+import pytest
+
+from dsa_bench.jit import compiler
+from dsa_bench.jit.modules import compile_modules
+from dsa_bench.jit.target import parse_target
+from dsa_bench.model.errors import CannotMeasure
+
+MODULE = "dsa/prefill_int8_ws"
+
+
+@pytest.fixture(autouse=True)
+def needs_nvrtc() -> None:
+    try:
+        compiler.toolchain()
+    except CannotMeasure as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(("target", "block", "resident"), [("90a", 227, (3, 2)), ("86", 99, (1, 1))])
+def test_ctas_fit_a_multiprocessor_without_spills(target: str, block: int, resident: tuple[int, int]) -> None:
+    """block: KiB of shared memory that a CTA may have; 1 KiB more of each CTA is the device's own."""
+    (module,) = compile_modules([MODULE], parse_target(target))
+    assert list(module.kernels) == ["prefill_int8_ws", "prefill_int8_ws_few"]
+    for (name, facts), ctas in zip(module.kernels.items(), resident, strict=True):
+        assert (facts.stack_bytes, facts.spill_store_bytes, facts.spill_load_bytes) == (0, 0, 0), name
+        assert facts.threads is not None
+        quarter = -(-ctas * facts.threads // 128)  # warps, of which each quarter of a multiprocessor has as many
+        assert quarter * 32 * facts.registers <= 65536 // 4, name
+        assert ctas * (facts.dynamic_smem_bytes + 1024) <= (block + 1) * 1024, name
+        paths = {name: value for name, value in facts.constants.items() if name.startswith("path")}
+        assert paths == {"paths": 3, "path_two": 0, "path_four": 1, "path_single": 2}
