@@ -15,7 +15,7 @@ def prefill(
     candidates: opt.Candidates = [2048],
     query_heads: opt.QueryHeads = 24,
     kv_heads: opt.KvHeads = 2,
-    kernels: opt.Kernels = list(SPARSE_KERNELS),
+    kernels: opt.PrefillKernels = list(SPARSE_KERNELS),
     backend: opt.BackendName = "auto",
     timer: opt.TimerName = "auto",
     l2: opt.L2 = "warm",

@@ -14,6 +14,9 @@ SPARSE_KERNELS = ("previous", "int8-tc")
 DIGITS = "int8-digits"
 """Decode in integer arithmetic, merged in the kernel: on request, and never the dispatcher's choice."""
 DECODE_KERNELS = (*SPARSE_KERNELS, DIGITS)
+WS = "int8-ws"
+"""Prefill by warps that gather and warps that compute: on request, and never the dispatcher's choice."""
+PREFILL_KERNELS = (*SPARSE_KERNELS, WS)
 CEILINGS = ("gather", "copy")
 """Kernels that compute nothing: they bound what the others can reach."""
 DENSE = "dense"
@@ -33,10 +36,12 @@ BF16_EMULATION = "emulation-bf16"
 """That of prefill's `previous`."""
 DIGITS_EMULATION = "emulation-digits"
 """That of int8-digits."""
-EMULATIONS = (EMULATION, BF16_EMULATION, DIGITS_EMULATION)
+WS_EMULATION = "emulation-ws"
+"""That of int8-ws."""
+EMULATIONS = (EMULATION, BF16_EMULATION, DIGITS_EMULATION, WS_EMULATION)
 CHECKED_KERNELS: dict[Op, tuple[str, ...]] = {
     "decode": (*DECODE_KERNELS, EMULATION, DIGITS_EMULATION),
-    "prefill": (*SPARSE_KERNELS, EMULATION, BF16_EMULATION),
+    "prefill": (*PREFILL_KERNELS, EMULATION, BF16_EMULATION, WS_EMULATION),
 }
 SPLIT_KERNELS = ("int8-tc", EMULATION, DIGITS_EMULATION)
 """Kernels that take tiles per split."""

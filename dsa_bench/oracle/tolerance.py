@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.oracle.attention import F64
+from dsa_bench.oracle.digits import fixed_point
 from dsa_bench.oracle.survey import Look, Survey, key_rounding, survey
 
 U_BF16 = 2.0**-8
@@ -118,6 +119,36 @@ def digits_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: 
     with np.errstate(invalid="ignore", over="ignore"):
         delta = _digit_error(inputs, rows, known)
     return _bound(inputs, out, _weight_error(delta, known) + _sums(inputs, U_FP32) + inputs.shape.candidates * 2.0**-33)
+
+
+def ws_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
+    """Bound for the arithmetic of `int8-ws`: digits of the query, and probabilities as one FP16 number.
+
+    query         two digits shift logits by at most two_digit_error, where that is at most QUERY_BUDGET in every head
+                  of a row and KV head; else four, as in fp16_bound. Integer sums are rounded to FP32 a few times
+    probability   FP16 holds at least 2^11 of it, as the reference lies up to 4 bits below the maximum: it keeps 11
+                  bits, and flushes by 2^-25 / 2^11: (2^-11 + candidates * 2^-36) * v_max
+    """
+    known = look(inputs, rows, "query")
+    shape = inputs.shape
+    folded = _folded(inputs, rows)
+    two = two_digit_error(folded.reshape(-1, shape.head_size), inputs.scale).reshape(folded.shape[:-1])
+    largest = two.reshape(len(rows), shape.kv_heads, shape.group).max(axis=2).repeat(shape.group, axis=1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        delta = np.where(largest <= QUERY_BUDGET, two + 10 * U_FP32 * known.largest, _digit_error(inputs, rows, known))
+    probability = U_FP16 + shape.candidates * 2.0**-36
+    return _bound(inputs, out, _weight_error(delta, known) + _sums(inputs, 2 * U_FP32) + probability)
+
+
+def two_digit_error(folded: F64, scale: float) -> F64:
+    """[heads] nats: what two INT8 digits of query * key_scale [heads, head_size] may do to a logit; NaN if infinite.
+
+    Half a unit of each channel times a code of 128; the unit is 2^-14 or 2^-15 of the head's largest channel.
+    """
+    finite: NDArray[np.bool_] = np.isfinite(np.abs(folded).sum(axis=1))
+    _, exponent = fixed_point(np.where(finite[:, None], folded, 0.0))
+    error = 0.5 * CODE_MAX * folded.shape[1] * scale * np.ldexp(1.0, exponent + 16)
+    return np.where(finite, error, np.nan)
 
 
 def bf16_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:

@@ -142,8 +142,9 @@ class _Tally:
             if limit is not None and used <= limit.times and (limit.blind or self._blind is None):
                 return "limit", limit.reason
             return "WRONG", self._blind or f"{used:.3g} times the tolerance ({_in_words(self._case.tolerance)})"
-        taken = [path for path, ctas in (self._paths or {}).items() if ctas]
-        if taken and self._case.path is not None and taken[-1] != self._case.path:
+        paths = self._paths or {}
+        taken = [path for path, ctas in paths.items() if ctas]
+        if self._case.path in paths and taken[-1] != self._case.path:
             return "WRONG", f"its slowest path was {taken[-1]}, not {self._case.path}"
         return "ok", None
 

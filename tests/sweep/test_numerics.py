@@ -29,6 +29,7 @@ LIMITS = {
 
 PREFILL_LIMITS = {
     *(one for one in LIMITS if "emulation" not in one[1] and one[1] != "int8-digits"),
+    *((name, "int8-ws") for name, kernel in LIMITS if kernel == "int8-tc"),
     *((case.name, limit.kernel) for case in PREFILL_CASES.values() for limit in case.limits if "emu" in limit.kernel),
 }
 PREFILL_LONG = ("list-2048", "list-2112", "list-8192", "model-like-1", "model-like-128")
@@ -62,7 +63,7 @@ def test_every_prefill_kernel_holds_or_has_declared_its_limit(backend: CpuBacken
     kernels = CHECKED_KERNELS["prefill"]
     for result in check_cases([PREFILL_CASES[name]], kernels, backend):
         expected = "limit" if (name, result.kernel) in PREFILL_LIMITS else "ok"
-        if (name, result.kernel) == ("softmax-scale", "emulation"):
+        if name == "softmax-scale" and result.kernel in ("emulation", "emulation-ws"):
             expected = "refused"
         assert result.status == expected, (result.kernel, result.reason)
         assert result.setting is None or result.setting.endswith(", 1 splits")
@@ -161,10 +162,12 @@ def test_choices() -> None:
         chosen_cases(["toy"])
     assert chosen_kernels(None, "cpu") == ["previous", "int8-tc", "int8-digits", "emulation", "emulation-digits"]
     assert chosen_kernels(None, "cuda") == ["previous", "int8-tc", "int8-digits"]
+    assert chosen_kernels(None, "cuda", "prefill") == ["previous", "int8-tc", "int8-ws"]
     assert chosen_kernels(["int8-tc"], "cuda") == ["int8-tc"]
-    assert chosen_kernels(None, "cpu", "prefill") == ["previous", "int8-tc", "emulation", "emulation-bf16"]
+    emulations = ["emulation", "emulation-bf16", "emulation-ws"]
+    assert chosen_kernels(None, "cpu", "prefill") == ["previous", "int8-tc", "int8-ws", *emulations]
     assert [case.name for case in chosen_cases([], "prefill")] == list(PREFILL_CASES)
-    for name in ("emulation", "emulation-bf16"):
+    for name in emulations:
         with pytest.raises(BadInput, match="--backend cpu"):
             chosen_kernels([name], "cuda", "prefill")
     with pytest.raises(BadInput, match="emulation-bf16: is no kernel of decode; choose from previous, int8-tc, int8-d"):

@@ -20,13 +20,13 @@ from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import BF16_EMULATION, DIGITS, DIGITS_EMULATION, EMULATION
-from dsa_bench.oracle import emulation
+from dsa_bench.model.request import BF16_EMULATION, DIGITS, DIGITS_EMULATION, EMULATION, WS, WS_EMULATION
+from dsa_bench.oracle import emulation, emulation_ws
 from dsa_bench.oracle.attention import F64
 from dsa_bench.oracle.emulation_bf16 import attend_row_bf16
 from dsa_bench.oracle.emulation_digits import attend_row_digits
 from dsa_bench.oracle.survey import Look, survey
-from dsa_bench.oracle.tolerance import bf16_bound, digits_bound, fp16_bound, fp32_bound
+from dsa_bench.oracle.tolerance import bf16_bound, digits_bound, fp16_bound, fp32_bound, ws_bound
 from dsa_bench.splits.geometry import CpuSparse, SparseGeometry
 
 
@@ -57,6 +57,10 @@ def cpu_kernel_hash(kernel: str) -> str:
     return hashlib.sha256(f"{kernel}\0{np.__version__}\0".encode() + source).hexdigest()[:16]
 
 
+EMULATED_BY_PATHS = (EMULATION, WS_EMULATION)
+"""Emulations of kernels whose CTAs choose among paths."""
+
+
 class CpuBackend:
     """Both kernels of either operator in NumPy, and the emulations of the GPU's arithmetic.
 
@@ -78,7 +82,9 @@ class CpuBackend:
         return cpu_kernel_hash(kernel)
 
     def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
-        own = {EMULATION: fp16_bound, BF16_EMULATION: bf16_bound, DIGITS_EMULATION: digits_bound}
+        own = {
+            EMULATION: fp16_bound, BF16_EMULATION: bf16_bound, DIGITS_EMULATION: digits_bound, WS_EMULATION: ws_bound,
+        }  # fmt: skip
         bound = own.get(kernel, fp32_bound)
         return bound(inputs, rows, out, look)
 
@@ -120,7 +126,7 @@ class CpuSparseBuffers:
         self._paths: dict[str, list[dict[str, int]]] = {}
 
     def launcher(self, variant: VariantPlan) -> Launch:
-        if variant.kernel == EMULATION:
+        if variant.kernel in EMULATED_BY_PATHS:
             return self._emulated_launch(variant)
         if variant.kernel == BF16_EMULATION:
             return self._bf16_launch()
@@ -130,12 +136,13 @@ class CpuSparseBuffers:
 
     def paths(self, variant: VariantPlan) -> dict[str, int] | None:
         """See backends.base.TellsPaths: the emulation can tell; the other kernels compute in one way."""
-        if variant.kernel != EMULATION:
+        if variant.kernel not in EMULATED_BY_PATHS:
             return None
         if variant.name not in self._paths:
             self._emulated_launch(variant)(0)
         taken = self._paths[variant.name]
-        return {path: sum(of_row_head[path] for of_row_head in taken) for path in emulation.PATHS}
+        names = emulation_ws.PATHS if variant.kernel == WS_EMULATION else emulation.PATHS
+        return {path: sum(of_row_head[path] for of_row_head in taken) for path in names}
 
     def fill_output(self, value: float) -> None:
         self._out[:] = value
@@ -184,18 +191,23 @@ class CpuSparseBuffers:
 
     def _emulated_launch(self, variant: VariantPlan) -> Launch:
         shape = self._inputs.shape
-        self._refuse_beyond_scale("int8-tc")
+        self._refuse_beyond_scale(WS if variant.kernel == WS_EMULATION else "int8-tc")
 
         def attend_row_head(task: int) -> None:
             row, kv_head = divmod(task, shape.kv_heads)
-            out, paths[task] = emulation.attend_row(self._inputs, row, kv_head, variant.split, arithmetic)
+            out, paths[task] = attend(row, kv_head)
             self._store(row, kv_head, out)
 
         def launch(_: int) -> None:
             self._run(attend_row_head, shape.row_heads)
             self._paths[variant.name] = paths
 
-        arithmetic = emulation.kernel_arithmetic(shape.op)
+        def attend(row: int, kv_head: int) -> emulation.Emulated:
+            if variant.kernel == WS_EMULATION:
+                return emulation_ws.attend_row_ws(self._inputs, row, kv_head)
+            arithmetic = emulation.kernel_arithmetic(shape.op)
+            return emulation.attend_row(self._inputs, row, kv_head, variant.split, arithmetic)
+
         paths: list[dict[str, int]] = [{} for _ in range(shape.row_heads)]
         return launch
 

@@ -31,11 +31,11 @@ from dsa_bench.model.call import LaunchSite, LoadedKernel
 from dsa_bench.model.errors import CannotMeasure, CompileFailed, OutOfDeviceMemory, VariantRefused
 from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import DIGITS
+from dsa_bench.model.request import DIGITS, WS
 from dsa_bench.model.shape import Op, ceil_div
 from dsa_bench.oracle.attention import F64
 from dsa_bench.oracle.survey import Look, survey
-from dsa_bench.oracle.tolerance import bf16_bound, digits_bound, fp16_bound, fp32_bound
+from dsa_bench.oracle.tolerance import bf16_bound, digits_bound, fp16_bound, fp32_bound, ws_bound
 from dsa_bench.splits.digits import CLUSTERS, NO_CLUSTERS
 from dsa_bench.splits.geometry import CudaSparse, SparseGeometry
 
@@ -47,7 +47,12 @@ MODULES: dict[Op, dict[str, tuple[str, ...]]] = {
         DIGITS: ("dsa/decode_digits",),
         **CEILING,
     },
-    "prefill": {"previous": ("dsa/prefill_bf16",), "int8-tc": ("dsa/prefill_int8_tc",), **CEILING},
+    "prefill": {
+        "previous": ("dsa/prefill_bf16",),
+        "int8-tc": ("dsa/prefill_int8_tc",),
+        WS: ("dsa/prefill_int8_ws",),
+        **CEILING,
+    },
 }
 CEILING_KERNELS = {"gather": ("gather_only",), "copy": ("copy_only",)}
 DEVICE_KERNELS: dict[Op, dict[str, tuple[str, ...]]] = {
@@ -57,7 +62,12 @@ DEVICE_KERNELS: dict[Op, dict[str, tuple[str, ...]]] = {
         DIGITS: ("decode_digits_portable",),  # or one of its two with clusters
         **CEILING_KERNELS,
     },
-    "prefill": {"previous": ("prefill_bf16",), "int8-tc": ("prefill_int8_tc",), **CEILING_KERNELS},
+    "prefill": {
+        "previous": ("prefill_bf16",),
+        "int8-tc": ("prefill_int8_tc",),
+        WS: ("prefill_int8_ws",),  # or prefill_int8_ws_few
+        **CEILING_KERNELS,
+    },
 }
 SPLIT_KERNEL = "decode_int8_tc"
 CLUSTER_KERNEL = "decode_digits"
@@ -117,7 +127,8 @@ class CudaBackend:
 
     def launcher(self, stream: Any) -> SparseLauncher:
         """Launches of this backend's kernels on another stream; of the stream its `ptr` is used."""
-        return SparseLauncher(self._kernels, stream, programmatic=self._target.number >= PROGRAMMATIC_SM)
+        programmatic = self._target.number >= PROGRAMMATIC_SM
+        return SparseLauncher(self._kernels, stream, programmatic=programmatic, sms=self.device.sm_count)
 
     def kernel_hash(self, kernel: str) -> str:
         """The hashes of the kernel's modules, joined."""
@@ -126,11 +137,13 @@ class CudaBackend:
     def device_kernels(self, variant: VariantPlan) -> tuple[str, ...]:
         if variant.kernel == DIGITS:
             return (self._launcher.digits_kernel(variant).name,)
+        if variant.kernel == WS:
+            return (self._launcher.prefill_kernel(variant).name,)
         return DEVICE_KERNELS[self.op][variant.kernel]
 
     def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
         previous = fp32_bound if inputs.op == "decode" else bf16_bound
-        bound = {"int8-tc": fp16_bound, DIGITS: digits_bound}.get(kernel, previous)
+        bound = {"int8-tc": fp16_bound, DIGITS: digits_bound, WS: ws_bound}.get(kernel, previous)
         return bound(inputs, rows, out, look)
 
     def rounds_keys(self, kernel: str) -> bool:
@@ -168,9 +181,12 @@ class CudaBackend:
         workspace = Workspace.allocate(shape, variant.split)
         return [build.launches(variant, shape, copy, workspace, out, paths) for copy in copies]
 
-    def path_names(self) -> list[str]:
-        """The paths of `int8-tc` in the order of their numbers, as its module publishes them."""
-        constants = self._kernels[DEVICE_KERNELS[self.op]["int8-tc"][0]].facts.constants
+    def path_names(self, kernel: str) -> list[str]:
+        """The paths of a kernel in the order of their numbers, as its module publishes them; none if it has one way."""
+        function, *_ = DEVICE_KERNELS[self.op][kernel]
+        if (loaded := self._kernels.get(function)) is None:
+            return []
+        constants = loaded.facts.constants
         numbers = {name.removeprefix("path_"): at for name, at in constants.items() if name.startswith("path_")}
         return sorted(numbers, key=lambda name: numbers[name])
 
@@ -259,9 +275,9 @@ class CudaSparseBuffers:
 
         forced  -1, or the number of the path that every CTA takes, whatever the inputs
         """
-        if variant.kernel != "int8-tc":
+        names = self._backend.path_names(variant.kernel)
+        if not names:
             return None
-        names = self._backend.path_names()
         counts = upload(np.zeros(len(names), np.uint32))
         (call,) = self._backend.calls(variant, self._inputs, self._device[:1], self._out, Paths(forced, counts))
         for launch in call:

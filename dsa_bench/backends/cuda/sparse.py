@@ -15,6 +15,7 @@ from dsa_bench.backends.cuda.memory import Device, allocate, upload
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import SplitPlan, VariantPlan
+from dsa_bench.model.request import WS
 from dsa_bench.model.shape import SparseShape, ceil_div
 from dsa_bench.splits.digits import CLUSTERS, FEW_HEADS
 from dsa_bench.splits.rules import MAX_SPLITS
@@ -24,6 +25,8 @@ MAX_SCALE = 1.0
 """Softmax scale up to which the bounds of `int8-tc` hold (seed 000, section 1)."""
 MAX_CANDIDATES = 2**20
 """Candidates up to which its integer sums are exact (kernels/dsa/decode_int8_tc.cu)."""
+WS_FEW_CTAS_PER_SM = 2
+"""CTAs per multiprocessor up to which `int8-ws` is launched with more stages (kernels/dsa/prefill_int8_ws.cu)."""
 NULL = np.uint64(0)
 
 
@@ -104,7 +107,8 @@ class DigitsWorkspace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Paths:
-    """How `int8-tc` chooses its arithmetic, for tests and explanations; by default it chooses, and nobody counts.
+    """How a kernel with several paths chooses its arithmetic, for tests and explanations; by default it chooses, and
+    nobody counts.
 
     forced  -1, or the path that every CTA takes
     counts  uint32 counters on the device, one for each path, to which each CTA adds; or a null pointer
@@ -118,12 +122,16 @@ AUTOMATIC_PATHS = Paths()
 
 
 class SparseLauncher:
-    """Builds the launches of one call, on one stream, for the kernels that loaded."""
+    """Builds the launches of one call, on one stream, for the kernels that loaded.
 
-    def __init__(self, kernels: Mapping[str, Kernel], stream: Any, *, programmatic: bool) -> None:
+    sms  multiprocessors of the device
+    """
+
+    def __init__(self, kernels: Mapping[str, Kernel], stream: Any, *, programmatic: bool, sms: int) -> None:
         self._kernels = kernels
         self._stream = stream
         self._programmatic = programmatic
+        self._sms = sms
 
     def launches(
         self,
@@ -175,6 +183,13 @@ class SparseLauncher:
         grid = (splits * parts, shape.kv_heads, shape.rows)
         return [KernelLaunch(kernel, grid, arguments, self._stream, cluster=cluster)]
 
+    def prefill_kernel(self, variant: VariantPlan) -> Kernel:
+        """The device function of a prefill kernel that takes so many CTAs."""
+        if variant.kernel == WS:
+            few = variant.ctas <= WS_FEW_CTAS_PER_SM * self._sms
+            return self._kernels["prefill_int8_ws_few" if few else "prefill_int8_ws"]
+        return self._kernels["prefill_bf16" if variant.kernel == "previous" else "prefill_int8_tc"]
+
     def prefill(
         self,
         variant: VariantPlan,
@@ -184,7 +199,7 @@ class SparseLauncher:
         paths: Paths = AUTOMATIC_PATHS,
     ) -> list[KernelLaunch]:
         """The one kernel of a prefill call. VariantRefused if it does not take the shape or the scale."""
-        kernel = self._kernels["prefill_bf16" if variant.kernel == "previous" else "prefill_int8_tc"]
+        kernel = self.prefill_kernel(variant)
         self._refuse_beyond_tile(kernel, shape)
         arguments = [*inputs.pointers, out, *map(np.int32, (shape.context, shape.candidates, shape.group))]
         arguments.append(np.float32(inputs.scale))

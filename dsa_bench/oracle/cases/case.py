@@ -57,7 +57,8 @@ class Case:
 
     shows     what goes wrong without care
     expected  the analytic value of every output element that is finite, where there is one
-    path      the slowest path of `int8-tc` that a run of the case takes, where the case is at a condition's edge
+    path      the slowest path of `int8-tc` that a run of the case takes, where the case is at a condition's edge; and
+              of any other kernel that has a path of that name
     """
 
     name: str

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from dsa_bench.model.inputs import SparseInputs
+from dsa_bench.model.request import WS, WS_EMULATION
 from dsa_bench.oracle.cases.case import BOUND, Case, Limit, Setting, Tolerance
 from dsa_bench.oracle.cases.pairs import DEEP
 from dsa_bench.oracle.cases.rows import model_like, row_inputs
@@ -25,12 +26,13 @@ def prefill_cases(decode: Iterable[Case]) -> list[Case]:
 
 def _as_prefill(case: Case) -> Case:
     settings = _MORE_ROWS.get(case.name, case.settings)
-    kept = tuple(limit for limit in case.limits if (limit.kernel, limit.backend) != ("previous", "cuda"))
+    kept = [limit for limit in case.limits if (limit.kernel, limit.backend) != ("previous", "cuda")]
+    kept += [replace(limit, kernel=WS) for limit in kept if (limit.kernel, limit.backend) == ("int8-tc", "cpu")]
     return replace(
         case,
         settings=tuple(Setting(label, partial(_prefill_inputs, build)) for label, build in settings),
         tiles_per_split=(0,),
-        limits=(*kept, *_ONE_TILE.get(case.name, ()), *_bf16_limits(case.name)),
+        limits=(*kept, *_ONE_TILE.get(case.name, ()), *_ws_limits(case.name), *_bf16_limits(case.name)),
     )
 
 
@@ -78,6 +80,22 @@ _ONE_TILE: Mapping[str, tuple[Limit, ...]] = {
     ),
 }
 """What `int8-tc` cannot hold without decode's residual."""
+
+_HEADROOM = "FP16 holds the tail as subnormal numbers, below 4 bits of headroom"
+_WS: Mapping[str, tuple[str, float]] = {
+    "signed-cancellation": (_ONE_NUMBER, SIGNED_CANCELLATION_ULPS),
+    "sink-20": (_HEADROOM, 4.0),
+    "sink-24": (_HEADROOM, 100.0),
+}
+"""What `int8-ws` cannot hold: the reason, and how many times the tolerance it may show (emulated)."""
+
+
+def _ws_limits(case: str) -> tuple[Limit, ...]:
+    if case not in _WS:
+        return ()
+    reason, times = _WS[case]
+    return Limit(WS, reason, times, "cuda"), Limit(WS_EMULATION, reason, times)
+
 
 _COARSE = "keys, values and probabilities have BF16's 8 bits"
 _BF16: Mapping[str, tuple[str, float]] = {

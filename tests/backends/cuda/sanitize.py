@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 from dense_runs import launch_dense
@@ -26,7 +27,7 @@ from dsa_bench.data.hyper import gate_inputs, mix_inputs
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.hyper import LAUNCH_MODES, SIGMOIDS, GateShape, MixShape
 from dsa_bench.model.plan import SplitPlan, VariantPlan
-from dsa_bench.model.request import DIGITS, DataSpec
+from dsa_bench.model.request import DIGITS, WS, DataSpec
 from dsa_bench.model.shape import SparseShape, ceil_div
 from dsa_bench.oracle import hyper as oracle
 from dsa_bench.oracle.attention import reference
@@ -86,7 +87,7 @@ def launch_gate() -> int:
 
 
 def launch_prefill(backend: CudaBackend) -> int:
-    """Both kernels of prefill, on lists with and without whole tiles of invalid entries, and every path."""
+    """The kernels of prefill, on lists with and without whole tiles of invalid entries, and every path."""
     checked = 0
     for candidates, query_heads, invalid in itertools.product(CANDIDATES, (24, 2, 32), (0.0, 0.4, 1.0)):
         shape = SparseShape(3, candidates + 70, candidates, query_heads, 2, op="prefill")
@@ -94,26 +95,29 @@ def launch_prefill(backend: CudaBackend) -> int:
         inputs.selected[1, candidates // 4 : candidates // 2] = -1
         oracle = reference(inputs)
         buffers = backend.load(inputs, "warm")
-        for kernel in ("previous", "int8-tc", "gather"):
-            plan = backend.geometry.plan(kernel, shape, None)
-            if kernel == "gather":
+        plans = [backend.geometry.plan(kernel, shape, None) for kernel in ("previous", "int8-tc", "gather", WS)]
+        plans.append(replace(plans[-1], ctas=10**6))  # the function of int8-ws for many CTAs
+        for plan in plans:
+            if plan.kernel == "gather":
                 buffers.launcher(plan)(0)
                 backend.synchronize()
                 continue
             out = run_poisoned(buffers.launcher(plan), buffers)
-            outcome = compare(out, oracle.out, backend.bound(kernel, inputs, oracle.rows, oracle.out), oracle.rows)
-            assert outcome.status == "ok", f"{shape.key}, {kernel}: {outcome.reason}"
+            bound = backend.bound(plan.kernel, inputs, oracle.rows, oracle.out)
+            outcome = compare(out, oracle.out, bound, oracle.rows)
+            assert outcome.status == "ok", f"{shape.key}, {plan.kernel}: {outcome.reason}"
             checked += 1
-        for forced in range(3):
-            buffers.paths(backend.geometry.plan("int8-tc", shape, None), forced)
-            checked += 1
+        for plan, forced in itertools.product(plans, range(3)):
+            checked += buffers.paths(plan, forced) is not None
     tail = sparse_inputs(
         SparseShape(3, 700, 509, op="prefill"), DataSpec(seed=2, query_std=5.6, value_scale_multiplier=1.2e7)
     )
-    taken = backend.load(tail, "warm").paths(backend.geometry.plan("int8-tc", tail.shape, None))
-    assert taken is not None
-    assert taken["single"], "no CTA met a tail"
-    return checked + 1
+    for kernel in ("int8-tc", WS):
+        taken = backend.load(tail, "warm").paths(backend.geometry.plan(kernel, tail.shape, None))
+        assert taken is not None
+        assert taken["single"], f"no CTA of {kernel} met a tail"
+        checked += 1
+    return checked
 
 
 def digit_plans(backend: CudaBackend, shape: SparseShape) -> list[VariantPlan]:

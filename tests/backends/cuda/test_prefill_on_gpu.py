@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Both prefill kernels on the device against FP64: every shape, list and alignment that they take."""
+"""The prefill kernels on the device against FP64: every shape, list and alignment that they take."""
 
 import dataclasses
 import itertools
@@ -22,7 +22,9 @@ from dsa_bench.splits.geometry import unsplit_plan
 
 pytestmark = pytest.mark.gpu
 
-KERNELS = ("previous", "int8-tc")
+MANY = "int8-ws many"
+"""What `int8-ws` launches for many CTAs, whatever their number."""
+KERNELS = ("previous", "int8-tc", "int8-ws", MANY)
 
 
 def shape_of(rows: int, context: int, candidates: int, query_heads: int = 24, kv_heads: int = 2) -> SparseShape:
@@ -30,16 +32,18 @@ def shape_of(rows: int, context: int, candidates: int, query_heads: int = 24, kv
 
 
 def plan(kernel: str, shape: SparseShape) -> VariantPlan:
-    return unsplit_plan(kernel, shape)
+    planned = unsplit_plan(kernel.removesuffix(" many"), shape)
+    return dataclasses.replace(planned, ctas=10**6) if kernel == MANY else planned
 
 
 def check(backend: Any, inputs: SparseInputs, kernel: str) -> float:
     """Run once over a poisoned output; fails beyond the derived bound. Returns the relative RMS error."""
     buffers = backend.load(inputs, "warm")
-    out = run_poisoned(buffers.launcher(plan(kernel, inputs.shape)), buffers)
+    variant = plan(kernel, inputs.shape)
+    out = run_poisoned(buffers.launcher(variant), buffers)
     assert not (out.astype(np.float32) == np.float32(POISON)).any(), "an element was not written"
     oracle = reference(inputs)
-    checked = compare(out, oracle.out, backend.bound(kernel, inputs, oracle.rows, oracle.out), oracle.rows)
+    checked = compare(out, oracle.out, backend.bound(variant.kernel, inputs, oracle.rows, oracle.out), oracle.rows)
     assert checked.status == "ok", f"{inputs.shape.key}, {kernel}: {checked.reason}"
     assert checked.rms_error is not None
     return checked.rms_error
@@ -114,8 +118,9 @@ def test_previous_takes_every_alignment_and_int8_tc_says_what_it_takes(prefill_b
                 check(prefill_backend, sparse_inputs(other, DataSpec()), kernel)
     steep = dataclasses.replace(inputs, scale=1.5)
     check(prefill_backend, steep, "previous")
-    with pytest.raises(VariantRefused, match="softmax scales from 0 to 1"):
-        check(prefill_backend, steep, "int8-tc")
+    for kernel in KERNELS[1:]:
+        with pytest.raises(VariantRefused, match="softmax scales from 0 to 1"):
+            check(prefill_backend, steep, kernel)
 
 
 def one_element_in(host: Any) -> Any:
@@ -153,7 +158,7 @@ def test_offsets_beyond_two_to_the_31(prefill_backend: Any, kernel: str) -> None
     for launch in prefill_backend._launcher.prefill(plan(kernel, shape), shape, device, out):
         launch.enqueue()
     prefill_backend.synchronize()
-    bound = prefill_backend.bound(kernel, expected_of, oracle.rows, oracle.out)
+    bound = prefill_backend.bound(plan(kernel, shape).kernel, expected_of, oracle.rows, oracle.out)
     assert compare(download_bf16(out), oracle.out, bound, oracle.rows).status == "ok"
 
 
@@ -165,11 +170,35 @@ def test_the_error_of_int8_tc_is_the_rounding_of_the_output(prefill_backend: Any
     assert check(prefill_backend, inputs, "previous") <= 3.0 * floor
 
 
+@pytest.mark.parametrize("data", [DataSpec(seed=4), DataSpec(seed=4, query_std=3.0, invalid_fraction=0.2)])
+def test_the_error_of_int8_ws_is_the_rounding_of_the_output(prefill_backend: Any, data: DataSpec) -> None:
+    """Relative RMS at most 1.02 of the floor."""
+    inputs = sparse_inputs(shape_of(128, 8192, 2048), data)
+    floor = reference(inputs).rounding_floor
+    assert check(prefill_backend, inputs, "int8-ws") <= 1.02 * floor
+    assert check(prefill_backend, inputs, MANY) <= 1.02 * floor
+
+
 PATHS = {
     "half": DataSpec(seed=2),
     "digits": DataSpec(seed=2, query_std=11.2),
     "single": DataSpec(seed=2, query_std=5.6, value_scale_multiplier=1.2e7),
 }
+
+
+WS_PATHS = {"two": DataSpec(seed=2), "four": DataSpec(seed=2, query_std=45.0), "single": PATHS["single"]}
+
+
+@pytest.mark.parametrize("kernel", ["int8-ws", MANY])
+@pytest.mark.parametrize("query_heads", [24, 32])
+@pytest.mark.parametrize("path", WS_PATHS)
+def test_every_cta_of_int8_ws_takes_the_path_that_its_inputs_need(
+    prefill_backend: Any, path: str, query_heads: int, kernel: str
+) -> None:
+    inputs = sparse_inputs(shape_of(20, 4096, 1024, query_heads), WS_PATHS[path])
+    taken = prefill_backend.load(inputs, "warm").paths(plan(kernel, inputs.shape))
+    assert taken == dict.fromkeys(WS_PATHS, 0) | {path: inputs.shape.row_heads}
+    check(prefill_backend, inputs, kernel)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -181,30 +210,31 @@ def test_every_cta_takes_the_path_that_its_inputs_need(prefill_backend: Any, pat
     check(prefill_backend, inputs, "int8-tc")
 
 
+@pytest.mark.parametrize("kernel", KERNELS[1:])
 @pytest.mark.parametrize("tile", [0, 1, 9, 22, 23])
-def test_a_tail_in_any_tile_keeps_what_was_summed_before_it(prefill_backend: Any, tile: int) -> None:
-    """Digits until the tile that holds a candidate 25 nats deep, whose value alone is in channel 0; single from it."""
+def test_a_tail_in_any_tile_loses_nothing(prefill_backend: Any, tile: int, kernel: str) -> None:
+    """Digits until the tile that holds a candidate 25 nats deep, whose value alone is in channel 0; then single."""
     inputs = sparse_inputs(shape_of(9, 4096, 1500), DataSpec(seed=8, query_std=4.0, value_scale_multiplier=4e7))
     inputs.query[:, :, 0], inputs.key[:, :, 0], inputs.key_scale[:, 0] = 8.0, 127, 0.02
     inputs.value[:, :, 0] = 0
     for row in range(9):
         deep = inputs.selected[row, min(64 * tile + 13, 1499)]
         inputs.key[:, deep], inputs.value[:, deep, 0] = -127, 127
-    variant = plan("int8-tc", inputs.shape)
-    taken = prefill_backend.load(inputs, "warm").paths(variant)
-    assert taken == {"half": 0, "digits": 0, "single": variant.ctas}
-    check(prefill_backend, inputs, "int8-tc")
+    taken = prefill_backend.load(inputs, "warm").paths(plan(kernel, inputs.shape))
+    assert list(taken.values()) == [0, 0, inputs.shape.row_heads]
+    check(prefill_backend, inputs, kernel)
 
 
+@pytest.mark.parametrize("kernel", KERNELS[1:])
 @pytest.mark.parametrize("forced", range(3))
-def test_every_path_is_right_on_ordinary_data(prefill_backend: Any, forced: int) -> None:
+def test_every_path_is_right_on_ordinary_data(prefill_backend: Any, forced: int, kernel: str) -> None:
     inputs = sparse_inputs(shape_of(40, 4096, 1500), DataSpec(seed=7, invalid_fraction=0.2))
     buffers = prefill_backend.load(inputs, "warm")
     oracle = reference(inputs)
-    bound = prefill_backend.bound("int8-tc", inputs, oracle.rows, oracle.out)
+    variant = plan(kernel, inputs.shape)
+    bound = prefill_backend.bound(variant.kernel, inputs, oracle.rows, oracle.out)
     buffers.fill_output(POISON)
-    variant = plan("int8-tc", inputs.shape)
-    assert list(buffers.paths(variant, forced).values())[forced] == variant.ctas
+    assert list(buffers.paths(variant, forced).values())[forced] == inputs.shape.row_heads
     checked = compare(buffers.output(), oracle.out, bound, oracle.rows)
     assert checked.status == "ok", checked.reason
 
