@@ -127,6 +127,17 @@ def test_pictures_have_a_line_for_each_launch(maker: Any) -> None:
     assert lacking["decode-time"]
 
 
+def test_no_line_leaves_the_panels_of_its_row(maker: Any) -> None:
+    with drawing():
+        figure = plots.draw(subject_of(run_of(maker, (24, 2600), copies=False)))
+    for ax in figure.axes:
+        low, high = ax.get_ylim()
+        drawn = [float(y) for line in ax.get_lines() for y in line.get_ydata()]
+        assert drawn
+        assert low <= min(drawn)
+        assert max(drawn) <= high
+
+
 def test_nothing_to_draw_is_said(maker: Any, two_cells: Any) -> None:
     with pytest.raises(NothingToDraw, match="no dense cell has a time"):
         plots.draw(subject_of(two_cells.run()))

@@ -174,6 +174,19 @@ def test_prefill_lines_are_in_numeric_order(maker: Any) -> None:
     assert "dense/flash (another computation)" in texts(made["prefill.svg"])
 
 
+def test_the_fastest_context_of_prefill_is_not_cut_off(maker: Any) -> None:
+    maker.header(plan={"op": "prefill"})
+    for context, time_us in ((8192, 90.0), (32768, 30.0)):
+        cell = f"op=prefill,rows=128,context={context},candidates=2048,query_heads=24,kv_heads=2,head_size=256"
+        maker.check("int8-tc", 128, cell=cell, gathered_bytes=128 * 2**21)
+        maker.rounds({"int8-tc": [time_us] * 8, "control": [time_us] * 8}, "int8-tc", cell=cell)
+    with drawing():
+        figure = prefill.draw(subject_of(maker.run()))
+    rate = figure.axes[3]
+    assert rate.get_ylim()[0] == 0
+    assert rate.get_ylim()[1] > 128 * 2**21 / 30e-6 / 1e12
+
+
 def test_drift_is_taken_inside_rounds(maker: Any) -> None:
     previous, half = [10.0, 11.0, 10.0, 12.0], [5.0, 5.5, 5.0, 6.0]
     control = [5.0, 5.5, 5.05, 6.0]

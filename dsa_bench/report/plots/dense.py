@@ -53,8 +53,8 @@ def draw(subject: Subject) -> "Figure":
                 draw_line(ax, names, name, list(points.items()))
         plain_log(axes[0][column], "y", 10)
         plain_log(axes[2][column], "y", 2, [2.0**n for n in range(7)])
-        axes[1][column].set_ylim(bottom=0)
         axes[-1][column].set_xlabel("live length (keys)")
+    axes[1][0].set_ylim(bottom=0)  # once all is drawn: it fixes the top that a row's panels share
     for ax, heading in zip(axes[0], titles([_place(group[0]) for group in groups], ("", "capacity")), strict=True):
         ax.set_title(heading)
     for of_row, label in zip(axes, VALUES, strict=True):

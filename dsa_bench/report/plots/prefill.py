@@ -69,10 +69,10 @@ def draw(subject: Subject) -> "Figure":
                 draw_line(
                     below, names, name, [(p.rows, p.gathered_tbps) for p in points if p.gathered_tbps is not None]
                 )
-            below.set_ylim(bottom=0)
         axes[-1][column].set_xlabel("rows")
     axes[0][0].set_ylabel("time (µs)")
     if rated:
+        axes[1][0].set_ylim(bottom=0)  # once all is drawn: it fixes the top that a row's panels share
         axes[1][0].set_ylabel("gathered bytes per second (TB/s)")
     legend_below(figure, list(axes.flat), columns=5)
     return figure
