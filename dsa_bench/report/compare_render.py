@@ -5,7 +5,7 @@ import io
 import re
 import textwrap
 
-from dsa_bench.model.hyper import HYPER_OPS
+from dsa_bench.model.shape import OPS
 from dsa_bench.model.text import printable
 from dsa_bench.report.compare_words import (
     faster_or_slower,
@@ -14,6 +14,7 @@ from dsa_bench.report.compare_words import (
     noise_text,
     percent,
     requested_text,
+    rules_text,
     sentences,
     splits_text,
 )
@@ -31,18 +32,21 @@ BADGES = {
 
 
 def _columns(comparison: Comparison) -> list[str]:
-    """Tiles per split where an operator has them, splits where the sides launch differently somewhere, and what
-    differs where something does."""
+    """Tiles per split and rules where an operator has them, splits where the sides launch differently somewhere, and
+    what differs where something does."""
     moved = ["splits"] if any("->" in splits_text(row) for row in comparison.rows) else []
     differs = ["NOT ALIKE"] if any(cell.mismatches for cell in comparison.cells) else []
-    asked = [] if all(cell.shape["op"] in HYPER_OPS for cell in comparison.cells) else ["tiles/split"]
-    return ["kernel", *asked, *moved, "base", "head", "change", "interval", "verdict", *differs]
+    ops = {cell.shape["op"] for cell in comparison.cells}
+    asked = ["tiles/split"] if ops.intersection(OPS) else []
+    rules = ["rule"] if "dense" in ops else []
+    return ["kernel", *asked, *rules, *moved, "base", "head", "change", "interval", "verdict", *differs]
 
 
 def _cells(cell: CellComparison, row: Row, columns: list[str]) -> list[str]:
     found = {
         "kernel": row.kernel,
-        "tiles/split": requested_text(row),
+        "tiles/split": "-" if cell.shape["op"] == "dense" else requested_text(row),
+        "rule": rules_text(row),
         "splits": splits_text(row),
         "base": "-" if row.base_us is None else time_text(row.base_us),
         "head": "-" if row.head_us is None else time_text(row.head_us),
@@ -90,7 +94,7 @@ def compare_text(comparison: Comparison, *, color: bool, width: int | None) -> s
         say(cell.label, "bold")
         grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
         for column in columns:
-            left = column in ("kernel", "tiles/split", "verdict", "NOT ALIKE")
+            left = column in ("kernel", "tiles/split", "rule", "verdict", "NOT ALIKE")
             grid.add_column(column, justify="left" if left else "right", no_wrap=True)
         for row in cell.rows:
             grid.add_row(*map(Text, _cells(cell, row, columns)), style=STYLES[mark(row)])

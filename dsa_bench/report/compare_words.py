@@ -30,6 +30,12 @@ def requested_text(row: Row) -> str:
     return " = ".join("auto" if value == 0 else str(value) for value in row.requested) or "-"
 
 
+def rules_text(row: Row) -> str:
+    """The rules of dense decode that chose this launch."""
+    check = row.head or row.base
+    return " = ".join(check.rules) if check is not None and check.facts else "-"
+
+
 def splits_text(row: Row) -> str:
     """The launch on both sides, where it is not the same."""
     splits = [str(check.splits) for check in (row.base, row.head) if check is not None]
@@ -38,9 +44,11 @@ def splits_text(row: Row) -> str:
 
 def name(row: Row) -> str:
     """A row as a person would name it."""
+    check = row.head or row.base
+    if check is not None and check.facts:
+        return f"{row.kernel} under {rules_text(row)}"
     if row.requested:
         return f"{row.kernel} at {requested_text(row)} tiles per split"
-    check = row.head or row.base
     return row.kernel if check is None else check.variant
 
 

@@ -8,6 +8,9 @@ import pytest
 from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.record import Check
 from dsa_bench.report.cells import cell_tables
+from dsa_bench.report.compare import Terms, compare_runs
+from dsa_bench.report.compare_render import compare_text
+from dsa_bench.report.compare_words import name
 from dsa_bench.report.plots import dense as plots
 from dsa_bench.report.plots.canvas import drawing
 from dsa_bench.report.plots.gallery import pictures
@@ -181,3 +184,14 @@ def test_a_rule_of_dense_decode_says_nothing_of_decode(sweep: Any) -> None:
 def test_a_dense_shape_is_no_shape_of_sparse_attention(maker: Any) -> None:
     with pytest.raises(TypeError, match="is no shape of sparse attention"):
         _ = swept_cells(run_of(maker), "dense")[0].sparse
+
+
+def test_compared_lines_of_dense_decode_are_told_by_their_rules(maker: Any) -> None:
+    run = run_of(maker)
+    compared = compare_runs(run, run, ("base", "head"), Terms(), allow_mismatch=True)
+    text = compare_text(compared, color=False, width=None)
+    assert "tiles/split" not in text
+    assert [line.split()[:2] for line in text.splitlines() if line.startswith("previous ")] == [
+        ["previous", "off"], ["previous", "live"], ["previous", "seed-adaptive"], ["previous", "fixed:256"],
+    ]  # fmt: skip
+    assert name(compared.rows[0]) == "previous under off"
