@@ -62,7 +62,8 @@ def ab(
     record: opt.Record = None,
     resume: opt.Resume = False,
 ) -> None:
-    """Measure the kernels of two git revisions or folders in the same rounds, on a GPU. A wrong result is exit 1.
+    """Measure the kernels of two git revisions in the same rounds. Or of two folders. A wrong result is
+    exit 1; it needs a GPU.
 
     Both are compiled side by side and checked against FP64; B is judged against A. Verdicts change no exit code.
     """

@@ -31,17 +31,19 @@ def check(
         opt.list_option(
             "--kernels",
             name_list(KERNELS),
-            f"From {', '.join(KERNELS)}. [default: all that the backend has]",
+            f"Of decode and prefill: from {', '.join(KERNELS)}. [default: all that the backend has]",
             "NAME...",
         ),
     ] = None,
-    case: Annotated[list[str] | None, opt.list_option("--case", names, "[default: every case]", "NAME...")] = None,
+    case: Annotated[
+        list[str] | None, opt.list_option("--case", names, "Of decode and prefill. [default: every case]", "NAME...")
+    ] = None,
     backend: opt.BackendName = "auto",
     format: Annotated[
         str, typer.Option("--format", parser=one_of(("table", "json")), metavar="table|json", help="Of the result.")
     ] = "table",
 ) -> None:
-    """Run every kernel on every numerics case against FP64 (docs/numerics.md). An undeclared miss is exit 1."""
+    """Run every kernel on every numerics case against FP64. An undeclared miss is exit 1 (docs/numerics.md)."""
     if op not in OPS and (kernels is not None or case is not None):
         raise BadInput(f"--kernels, --case: choose among checks of sparse attention; --op {op} runs all of its own")
     if op in HYPER_OPS:

@@ -44,5 +44,6 @@ def decode(
     pad_smem: opt.PadSmem = 0,
     splits: opt.Splits = None,
 ) -> None:
-    """Measure the decode kernels over a grid of shapes, in paired rounds, after checking each against FP64."""
+    """Measure the decode kernels over a grid of shapes. Rounds are paired, and each kernel is checked
+    against FP64 first."""
     measure_sparse(ctx, "decode")

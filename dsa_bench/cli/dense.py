@@ -52,9 +52,10 @@ def dense(
     plan: opt.Plan = False,
     explain: opt.Explain = False,
     ceiling: opt.LiveCeiling = None,
-    splits: opt.Splits = None,
+    splits: opt.MapBeside = None,
 ) -> None:
-    """Measure dense split-KV decode under each split rule, in paired rounds, after checking each against FP64."""
+    """Measure dense split-KV decode under each split rule. Rounds are paired, and each kernel is checked
+    against FP64 first."""
     request = dense_request(ctx.params, os.environ)
     _refuse_contradictions(ctx.params)
     if rule is None and (pinned := pinned_name(os.environ)):

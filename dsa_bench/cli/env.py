@@ -15,7 +15,7 @@ def env(
         str, typer.Option("--format", parser=one_of(("table", "json")), metavar="table|json", help="Of the result.")
     ] = "table",
 ) -> None:
-    """Show what this machine can measure with, what is missing and how to get it."""
+    """Show what this machine can measure with and what is missing. Says how to get it, too."""
     from dsa_bench.sweep.environment import environment
 
     facts = environment()

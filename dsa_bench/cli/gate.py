@@ -24,5 +24,6 @@ def gate(
     resume: opt.Resume = False,
     plan: opt.Plan = False,
 ) -> None:
-    """Measure gate-mul and the down projection behind it, launched plainly and by programmatic dependent launch."""
+    """Measure gate-mul and the down projection behind it. They are launched plainly, by programmatic dependent
+    launch, and by it with the early trigger, in the same rounds."""
     measure_hyper("gate", ctx.params)

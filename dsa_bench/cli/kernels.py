@@ -65,7 +65,8 @@ def kernels(
         typer.Option("--format", parser=one_of(tuple(WRITERS)), metavar="|".join(WRITERS), help="Of the result."),
     ] = "table",
 ) -> None:
-    """Compile every kernel for every target, without a GPU; what each needs. A spill or a stack frame is exit 1."""
+    """Compile every kernel for every target, without a GPU. Prints what each needs; a spill or a stack frame is
+    exit 1."""
     from dsa_bench.jit.compiler import refuse_unknown_targets
     from dsa_bench.jit.modules import resource_table
 

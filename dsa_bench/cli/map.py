@@ -30,7 +30,7 @@ TextFormat = Annotated[
 
 
 def show(file: MapFile, format: TextFormat = "table") -> None:
-    """Print a map: its device, its rules with what was measured, and what they are worth."""
+    """Print a map: its device, its rules, and what they are worth. Each rule stands with what was measured."""
     from dsa_bench.dispatch.map_file import map_text, read_map
     from dsa_bench.report.maps import show_text
 
@@ -79,7 +79,7 @@ def explain(
     l2: opt.L2 = "cold",
     format: TextFormat = "table",
 ) -> None:
-    """Say which splits a launch gets on this machine, and why: hit, miss, or a map for another device.
+    """Say which splits a launch gets on this machine, and why. Hit, miss, or a map for another device.
 
     With --candidates of sparse decode; with --capacity of dense decode, where --rows is batch x query heads.
     """
@@ -154,7 +154,7 @@ def diff(
     after: Annotated[Path, typer.Argument(help="Another one.", metavar="AFTER")],
     format: TextFormat = "table",
 ) -> None:
-    """Say where two maps differ: device and table facts, and each shape whose tiles per split changed."""
+    """Say where two maps differ. Device and table facts, and each shape whose tiles per split or chunk changed."""
     from dsa_bench.dispatch.map_file import read_map
     from dsa_bench.report.maps import differences
 
@@ -190,7 +190,7 @@ def export(
     ],
     file: MapFile,
 ) -> None:
-    """Print the single value of least mean regret over the map's cells as a setting.
+    """Print the one value that serves a map's shapes best. It is that of least mean regret over the map's cells.
 
     `ort`: the tiles per split, as session options of ONNX Runtime. `env`: the same as its variables, and the chunk of
     dense decode as that of onnx-genai.
@@ -213,11 +213,11 @@ def verify(
     file: MapFile,
     backend: opt.BackendName = "auto",
     timer: opt.TimerName = "auto",
-    rounds: opt.Rounds = 16,
+    rounds: opt.PairedRounds = 16,
     seed: opt.Seed = 0,
     format: TextFormat = "table",
 ) -> None:
-    """Measure every rule against the automatic rule on this device again. Exit 1 if a gain is gone."""
+    """Measure every rule against the automatic rule again. On this device; exit 1 if a gain is gone."""
     from dsa_bench.dispatch.map_file import read_map
     from dsa_bench.report.map_verify import Gain, verified_cells, verified_json, verified_text
 
@@ -226,7 +226,7 @@ def verify(
         _refuse_elsewhere(file, splits_map, table, backend)
     cells: list[Verified] = []
     for table in splits_map.tables:
-        measured = _measured_again(table, backend, timer, rounds or 16, seed)
+        measured = _measured_again(table, backend, timer, rounds, seed)
         if measured is None:
             note(f"{table.name}: no rule, so nothing to verify")
             continue

@@ -28,5 +28,6 @@ def mix(
     plan: opt.Plan = False,
     ceiling: opt.CopyCeiling = None,
 ) -> None:
-    """Measure PreMix and ScaledSilu with a branchy and a branch-free sigmoid, after checking each against FP64."""
+    """Measure PreMix and ScaledSilu with either sigmoid. Branchy and branch-free are measured in the same
+    rounds, and each is checked against FP64 first."""
     measure_hyper("mix", ctx.params)

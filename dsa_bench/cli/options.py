@@ -147,6 +147,7 @@ Rounds = Annotated[
         "--rounds", one_integer(1), "Paired rounds of each cell, even. [default: 16, or what --budget allows]", "N"
     ),
 ]
+PairedRounds = Annotated[int, _option("--rounds", one_integer(1), "Paired rounds of each cell, even.", "N")]
 Budget = Annotated[
     float | None, _option("--budget", one_number(0, open_low=True), "Seconds for the rounds of all cells.", "SECONDS")
 ]
@@ -179,15 +180,18 @@ OutputFile = Annotated[
         "-o", "--output", parser=file_name, help="Write here, aside and renamed, not to stdout.", metavar="FILE"
     ),
 ]
+
+
+def _map(help: str) -> Any:
+    """Not from DSA_BENCH_SPLITS, which is the dispatcher's."""
+    return typer.Option("--splits", parser=file_name, help=help, metavar="FILE")
+
+
 Splits = Annotated[
     Path | None,
-    typer.Option(  # not from DSA_BENCH_SPLITS, which is the dispatcher's
-        "--splits",
-        parser=file_name,
-        help="Also measure what this tuned map chooses (docs/tuning.md); with --option, the dispatcher's map.",
-        metavar="FILE",
-    ),
+    _map("Also measure what this tuned map chooses (docs/tuning.md); with --option, the dispatcher's map."),
 ]
+MapBeside = Annotated[Path | None, _map("Also measure what this tuned map chooses (docs/tuning.md).")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the file that --record names.")]
 Plan = Annotated[bool, typer.Option("--plan", help="Print what would be measured, as JSON, and measure nothing.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Say which kernel and geometry each cell takes and why.")]

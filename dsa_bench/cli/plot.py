@@ -39,7 +39,7 @@ def plot(
     ] = None,
     resident: opt.RecordedResident = None,
 ) -> None:
-    """Draw recorded runs (docs/reading-plots.md): DIR/RUN-KIND.svg and .png. Prints the names of what it wrote."""
+    """Draw recorded runs as DIR/RUN-KIND.svg and .png. Prints the names of what it wrote (docs/reading-plots.md)."""
     from dsa_bench.report.plots.canvas import drawing
     from dsa_bench.report.plots.gallery import pictures
 

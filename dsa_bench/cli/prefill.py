@@ -39,7 +39,8 @@ def prefill(
     ceiling: opt.PrefillCeiling = None,
     dense: opt.Dense = None,
 ) -> None:
-    """Measure the prefill kernels over a grid of shapes, in paired rounds, after checking each against FP64.
+    """Measure the prefill kernels over a grid of shapes. Rounds are paired, and each kernel is checked
+    against FP64 first.
 
     The default of 128 rows is one that a laptop's CPU bears; a GPU takes --rows 128 2048 8192.
     """

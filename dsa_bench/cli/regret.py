@@ -15,7 +15,7 @@ def regret(
     max_regret: opt.MaxRegret = None,
     format: opt.Format = "table",
 ) -> None:
-    """What a split rule's choices cost against the best measured ones, cross-fitted: for each shape and overall.
+    """Say what a split rule costs against the best measured launch. Cross-fitted, for each shape and overall.
 
     Without --rule: auto, whatever ran for 0 tiles per split. --max-regret is exit 1 if the mean's interval lies above
     it, and if a shape, a right variant or the interval is missing.

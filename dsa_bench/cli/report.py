@@ -38,7 +38,8 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Print the table of a recorded run, or one Markdown report of several (docs/commands/report.md)."""
+    """Print the table of a recorded run, or a report of several. A report is Markdown
+    (docs/commands/report.md)."""
     from dsa_bench.model.run import read_run
 
     if not full and len(runs) == 1 and not runs[0].is_dir():

@@ -13,7 +13,7 @@ from dsa_bench.cli.values import file_name, one_integer, one_of
 from dsa_bench.model.errors import BadInput
 from dsa_bench.splits.registry import MODEL, RULE_NAMES, RULES
 
-rule = typer.Typer(rich_markup_mode=None, help="Split rules: what they choose, what that costs, how model is fitted.")
+rule = typer.Typer(rich_markup_mode=None, help="Show what split rules choose, score them, and fit the rule model.")
 ALL = "all"
 
 
@@ -38,7 +38,7 @@ def show(
     model: opt.Model = None,
     format: opt.Format = "table",
 ) -> None:
-    """Print the splits that a rule chooses on a device, with its formula, source and blind spots."""
+    """Print the splits that a rule chooses on a device. Formula, source and blind spots go with them."""
     from dsa_bench.model.device import DeviceSlots
     from dsa_bench.report.rules import RULE_WRITERS, rule_choices
     from dsa_bench.splits.model_file import read_model
@@ -60,7 +60,7 @@ def score(
     resident: opt.RecordedResident = None,
     format: opt.Format = "table",
 ) -> None:
-    """Print the rules' league on a recorded sweep: regret over the shapes that all of them share."""
+    """Print the rules' league on a recorded sweep. It is of their regret over the shapes that all share."""
     from dsa_bench.cli.scores import scores_of
     from dsa_bench.report.regret_render import LEAGUE_WRITERS, ROWS_ONLY, missing_lines
 
@@ -81,7 +81,7 @@ def fit(
     ] = False,
     resident: opt.RecordedResident = None,
 ) -> None:
-    """Fit the constants of the rule model to a recorded sweep; JSON for --model."""
+    """Fit the constants of the rule model to a recorded sweep. Prints JSON for --model."""
     from dsa_bench.cli.scores import slots_of
     from dsa_bench.model.files import write_whole
     from dsa_bench.model.run import read_run

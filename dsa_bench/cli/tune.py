@@ -106,7 +106,9 @@ def tune(
     ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", parser=one_of((*ITEM_BYTES,)), metavar="|".join(ITEM_BYTES), help="[default: f16]"),
+        typer.Option(
+            "--dtype", parser=one_of((*ITEM_BYTES,)), metavar="|".join(ITEM_BYTES), help="Of dense. [default: f16]"
+        ),
     ] = None,
     backend: opt.BackendName = "auto",
     timer: opt.TimerName = "auto",
@@ -143,8 +145,8 @@ def tune(
     sms: opt.Sms = None,
     resident: opt.Resident = None,
 ) -> None:
-    """Find the tiles per split, or of dense decode the chunks, that surely beat the automatic rule; print them as a map
-    (docs/tuning.md)."""
+    """Find the splits that surely beat the automatic rule, as a map. These are tiles per split, or of dense decode
+    chunks (docs/tuning.md)."""
     from dsa_bench.model.files import refuse_unwritable
 
     if from_run is not None:
