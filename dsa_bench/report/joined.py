@@ -54,6 +54,11 @@ HOW = (
     "- **null control**: one variant visited twice a round, against itself; a cell in which they clearly differ "
     "is named below.",
 )
+SEED = (
+    "dsa-bench restates the kernels and measurements of two documents, 000 (sparse attention and the hyper-connection "
+    "kernels) and 004 (dense decode). These tables have the form of theirs and hold the runs above; only a column that "
+    "begins with `document:` is what 000 publishes."
+)
 LIMITS = (
     "- Times of different runs were not taken in the same rounds: only a ratio inside one line is paired. For two"
     " runs there is `dsa-bench compare`, which treats them as independent samples.",
@@ -76,7 +81,7 @@ def joined_report(title: str, sections: Sequence[Section], *, whole_tables: bool
     parts += ["## Records", *(part for section in sections for part in _section(section, host_names(runs)))]
     made = [(heading, table) for heading, of in SEED_TABLES if (table := of(runs)) is not None]
     if made:
-        parts.append("## The seed document's tables")
+        parts += ["## The seed documents' tables", SEED]
         parts += [part for heading, table in made for part in (f"### {heading}", table)]
     parts += [
         "## How each number was taken",
