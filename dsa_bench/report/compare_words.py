@@ -87,7 +87,8 @@ def sentences(comparison: Comparison) -> Iterator[str]:
     """Counts, what is missing or failed, the mean, the common shift, and how far all this may be trusted."""
     cells = sum(cell.base is not None and cell.head is not None for cell in comparison.cells)
     counts = ", ".join(f"{count} {status}" for status, count in comparison.counts.items())
-    yield f"{cells} cells in both, {len([row for row in comparison.rows if not row.is_yardstick])} lines: {counts}."
+    lines = len([row for row in comparison.rows if not row.is_yardstick])
+    yield f"{cells} cell{'s' * (cells != 1)} in both, {lines} line{'s' * (lines != 1)}: {counts}."
     for cell in comparison.cells:
         yield from _cell_sentences(cell)
     if comparison.mean is not None:

@@ -51,7 +51,8 @@ def _facts(header: Header) -> str:
         size = device.get(name)
         if isinstance(size, int):
             parts.append(words.format(size / 2 ** (30 if name == "memory_bytes" else 20)))
-    return ", ".join([*parts, *(plain(f"{name} {version}") for name, version in sorted(header.versions.items()))])
+    parts += [plain(f"{name} {version}") for name, version in sorted(header.versions.items())]
+    return ", ".join(dict.fromkeys(parts))  # the CPU's run time is a package, too
 
 
 def _clocks(runs: Sequence[Recorded]) -> str:

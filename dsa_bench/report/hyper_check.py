@@ -29,7 +29,7 @@ def hyper_check_json(op: str, results: Sequence[HyperResult], device: DeviceFact
 def hyper_check_text(results: Sequence[HyperResult]) -> str:
     """A line for each case and variant, then what is not ok and why, then the count."""
     rows = [
-        (_case(results, at), one.variant, one.status, f"{one.tried} {one.of}", str(one.wrong))
+        (_case(results, at), one.variant, one.status, _compared(one), str(one.wrong))
         for at, one in enumerate(results)
     ]
     table = aligned(COLUMNS, rows, left=("case", "variant", "status"))
@@ -37,6 +37,10 @@ def hyper_check_text(results: Sequence[HyperResult]) -> str:
     counts = Counter(one.status for one in results)
     summary = ", ".join(f"{counts[status]} {status}" for status in sorted(counts, key=str.lower))
     return "\n".join([table, *said, f"{len(results)} checks: {summary}"])
+
+
+def _compared(one: HyperResult) -> str:
+    return f"{one.tried} {one.of.removesuffix('s') if one.tried == 1 else one.of}"
 
 
 def _case(results: Sequence[HyperResult], at: int) -> str:
