@@ -29,8 +29,7 @@ def hyper_check_json(op: str, results: Sequence[HyperResult], device: DeviceFact
 def hyper_check_text(results: Sequence[HyperResult]) -> str:
     """A line for each case and variant, then what is not ok and why, then the count."""
     rows = [
-        (_case(results, at), one.variant, one.status, _compared(one), str(one.wrong))
-        for at, one in enumerate(results)
+        (_case(results, at), one.variant, one.status, _compared(one), str(one.wrong)) for at, one in enumerate(results)
     ]
     table = aligned(COLUMNS, rows, left=("case", "variant", "status"))
     said = [printable(f"{one.case}, {one.variant}: {one.status}: {one.reason}") for one in results if one.reason]

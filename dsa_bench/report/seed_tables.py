@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The seed documents' tables, made from runs that measured its shapes; the first one's own figures in columns that say so."""
+"""The seed documents' tables, made from runs that measured their shapes; published figures in columns that say so."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
