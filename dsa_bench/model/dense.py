@@ -11,6 +11,12 @@ from dsa_bench.model.shape import ceil_div
 DenseDtype = Literal["f32", "f16", "bf16"]
 ITEM_BYTES: dict[DenseDtype, int] = {"f32": 4, "f16": 2, "bf16": 2}
 """Every type by name, with the bytes of an element."""
+LARGEST: dict[DenseDtype, float] = {
+    "f32": 2.0**127 * (2 - 2.0**-23),
+    "f16": 2.0**15 * (2 - 2.0**-10),
+    "bf16": 2.0**127 * (2 - 2.0**-7),
+}
+"""The largest finite number of each type."""
 DenseKernel = Literal["previous", "fast"]
 DENSE_KERNELS: tuple[DenseKernel, ...] = ("previous", "fast")
 MAX_CAPACITY = 2**30 - 1

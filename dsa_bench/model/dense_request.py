@@ -3,7 +3,8 @@
 
 from dataclasses import dataclass, field, replace
 
-from dsa_bench.model.dense import DENSE_KERNELS, DenseKernel, DensePlan, DenseShape
+from dsa_bench.model.dense import DENSE_KERNELS, LARGEST, DenseKernel, DensePlan, DenseShape
+from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import MapFile, Policy
 
 COPY = "copy/kv"
@@ -11,6 +12,8 @@ COPY = "copy/kv"
 OFF, AUTO_RULE, FIXED = "off", "seed-adaptive", "fixed:256"
 """The monolithic launch; the rule that applies where no chunk is pinned; the one that it replaced (seed 004)."""
 DEFAULT_RULES = (OFF, FIXED, AUTO_RULE, "adaptive", "live")
+REACH = 4.34
+"""Standard deviations within which drawn numbers lie (data/dense.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class DenseRequest:
     ceiling  adds a copy of the live bytes; None: if the device turns out to be a GPU
     splits   a tuned map, and `tuned` for each shape the chunk that it gives, 0 where it leaves it to the automatic
              rule; measured too, as the rule `map`; empty without a map
+    Raises BadInput for queries that a type cannot hold.
     """
 
     shapes: tuple[DenseShape, ...]
@@ -51,6 +55,15 @@ class DenseRequest:
     ceiling: bool | None = None
     splits: MapFile | None = None
     tuned: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for shape in self.shapes:
+            if self.query_std * REACH > LARGEST[shape.dtype]:
+                most = LARGEST[shape.dtype] / REACH
+                raise BadInput(
+                    f"--query-std {self.query_std:g}: must be at most {most:.4g} with --dtype {shape.dtype}, which "
+                    "holds no larger queries"
+                )
 
     @property
     def op(self) -> str:

@@ -14,7 +14,7 @@ from dsa_bench.backends.dense import DenseBackend, DenseCall, DenseCellBuffers
 from dsa_bench.bench.check import compare_rows
 from dsa_bench.bench.variant import Checked, Variant
 from dsa_bench.data.dense import dense_inputs
-from dsa_bench.model.dense import DenseDtype, DensePlan, DenseShape
+from dsa_bench.model.dense import LARGEST, DensePlan, DenseShape
 from dsa_bench.model.dense_inputs import DenseInputs
 from dsa_bench.model.dense_request import COPY, OFF, DenseRequest, DenseVariant
 from dsa_bench.model.errors import CompileFailed, VariantRefused
@@ -28,12 +28,8 @@ from dsa_bench.sweep.runs import Listener, Prepared, header_of, identity
 DRAWN_SHARE = 3
 """Memory that a cell takes at most, in sizes of its cache: drawing holds 16-bit numbers and one head's more beside."""
 
-POISON: dict[DenseDtype, float] = {
-    "f32": 2.0**127 * (2 - 2.0**-23),
-    "f16": 2.0**15 * (2 - 2.0**-10),
-    "bf16": 2.0**127 * (2 - 2.0**-7),
-}
-"""The type's largest finite number, which no mean of normal values is."""
+POISON = LARGEST
+"""What an output holds before a launch: no mean of normal values is so large."""
 
 
 class DenseOperator:
@@ -214,7 +210,7 @@ class DenseChecker:
         self._buffers = buffers
         self._oracle: DenseReference = dense_reference(inputs)
         self._limit = rms_limit(inputs, self._oracle)
-        self._poison: float = POISON[inputs.shape.dtype]
+        self._poison = POISON[inputs.shape.dtype]
         self._monolithic: dict[str, NDArray[np.generic]] = {}
         self.rows = len(self._oracle.rows)
         self.floor = rounding_floor(self._oracle, inputs.shape.dtype)

@@ -2,13 +2,15 @@
 """Synthetic tensors of dense decode: same seed, same bytes, and one pinned digest for each type."""
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
 from dsa_bench.data.dense import dense_inputs
-from dsa_bench.model.dense import DenseDtype, DenseShape
+from dsa_bench.model.dense import LARGEST, DenseDtype, DenseShape
 from dsa_bench.model.dense_inputs import DTYPES
+from dsa_bench.model.dense_request import REACH
 
 SHAPE = DenseShape(96, 50, 4, 2, 40, 24, batch=2, query_len=3)
 DIGESTS: dict[DenseDtype, str] = {"f32": "473793802dd2fa82", "f16": "0744e6d0bc52f4b5", "bf16": "9b94520a6563a7c2"}
@@ -40,3 +42,10 @@ def test_the_values_are_normal() -> None:
     assert abs(key.mean()) < 0.01
     assert abs(key.std() - 1) < 0.01
     assert 4 < np.abs(key).max() < 4.4
+
+
+def test_queries_of_the_largest_deviation_are_finite() -> None:
+    """What DenseRequest refuses rests on how far drawn numbers reach."""
+    assert NormalDist().inv_cdf(1 - 2**-17) < REACH
+    query = dense_inputs(SHAPE, query_std=LARGEST["f16"] / REACH).query
+    assert np.isfinite(query.astype(np.float64)).all()
