@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dsa_bench.model.dense import MAX_CAPACITY
 from dsa_bench.model.documents import Misfit, from_json, json_schema, json_text, parse_json, pointer, to_json
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.files import write_whole
@@ -17,6 +18,7 @@ from dsa_bench.model.splits_map import (
     AnyRule,
     AnyTable,
     DenseMapCell,
+    DenseTable,
     MapWords,
     SplitsMap,
 )
@@ -78,17 +80,29 @@ def _check_table(table: AnyTable, place: str) -> None:
     cells: dict[tuple[int, int], AnyCell] = {}
     last = (0, 0)
     words = table.words
+    if isinstance(table, DenseTable) and table.query_heads % table.kv_heads:
+        raise Misfit(f"{place}/query_heads", f"is {table.query_heads}, no multiple of kv_heads {table.kv_heads}")
     for at, cell in enumerate(table.cells):
         where = f"{place}/cells/{at}"
         if cell.shape <= last:
             raise Misfit(where, f"rows {cell.rows}, {words.size} {cell.size}: cells must be sorted, each shape once")
         cells[cell.shape], last = cell, cell.shape
-        if isinstance(cell, DenseMapCell) and cell.length > cell.capacity:
-            raise Misfit(f"{where}/length", f"is {cell.length}, and the capacity is {cell.capacity}")
+        if isinstance(table, DenseTable) and isinstance(cell, DenseMapCell):
+            _check_dense_shape(cell, where, table)
         _check_cell(cell, where, words)
     for at, rule in enumerate(table.rules):
         _check_rule(rule, f"{place}/rules/{at}", table, cells)
     _refuse_overlaps(table.rules, f"{place}/rules")
+
+
+def _check_dense_shape(cell: DenseMapCell, place: str, table: DenseTable) -> None:
+    """Raises Misfit for a cell that is no launch of the table's heads."""
+    if cell.rows % table.query_heads:
+        raise Misfit(f"{place}/rows", f"is {cell.rows}, no multiple of the {table.query_heads} query heads")
+    if cell.capacity > MAX_CAPACITY:
+        raise Misfit(f"{place}/capacity", f"is {cell.capacity}, must be at most {MAX_CAPACITY}, the kernels' limit")
+    if cell.length > cell.capacity:
+        raise Misfit(f"{place}/length", f"is {cell.length}, and the capacity is {cell.capacity}")
 
 
 def _check_cell(cell: AnyCell, place: str, words: MapWords) -> None:
