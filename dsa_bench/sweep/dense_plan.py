@@ -11,6 +11,7 @@ from dsa_bench.bench.timers import WallTimer
 from dsa_bench.model.cell_key import cell_words
 from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.dense_request import COPY, DenseRequest
+from dsa_bench.model.errors import BadInput
 from dsa_bench.splits.dense import dense_variants
 from dsa_bench.sweep.dense import plan_facts
 from dsa_bench.sweep.plan import GPU_VISIT_S, PLAN_SCHEMA, SETUP_S
@@ -25,9 +26,11 @@ def dense_plan(request: DenseRequest, backend: str) -> str:
     """Cells and variants, each with its geometry, which no device decides; and a time estimate that knows the number of
     visits, not this machine.
 
-    Raises BadInput for a GPU's timer beside the CPU backend.
+    Raises BadInput for a GPU's timer or ceiling beside the CPU backend.
     """
     refuse_gpu_timer(request.policy.timer, backend)
+    if request.ceiling and backend == "cpu":
+        raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
     request = request.on("cpu" if backend != "cuda" else "cuda")
     document = {
         "schema": PLAN_SCHEMA,

@@ -194,6 +194,7 @@ def test_a_plan_measures_and_creates_nothing(run: Any, tmp_path: Path) -> None:
         (TWO, ("--backend", "tpu"), 2, "--backend: 'tpu' is not one of auto, cpu, cuda"),
         (TWO, ("--backend", "cuda"), 3, "--backend cuda: "),
         (TWO + 'timer = "cupti"\n', (), 2, "measure[2]: --timer cupti: times GPU kernels"),
+        ('[[measure]]\nop = "dense"\nceiling = true\n', (), 2, "measure[1]: --ceiling: measures GPU kernels, and"),
         ('[[measure]]\nop = "mix"\nceiling = true\n', (), 2, "measure[1]: --ceiling: measures GPU kernels, and"),
         (TWO + "row = 1\n", (), 2, "small[1].toml: measure[2].row: is no option of prefill"),
     ],
