@@ -23,7 +23,7 @@ CHUNK_VARIABLE = "ONNX_GENAI_ATTN_SPLIT_CHUNK"
 """The environment variable that pins the chunk, as in seed 004."""
 RULES = DEFAULT_RULES
 """Every rule by the name that asks for it; fixed takes any positive chunk."""
-FIXED_NAME = re.compile(r"fixed:0*([1-9][0-9]{0,9})", re.ASCII)
+FIXED_NAME = re.compile(r"fixed:0*([1-9][0-9]{0,17})", re.ASCII)
 
 DenseRule = Callable[[int, int], DensePlan]
 """(capacity [keys], rows [rows]) -> plan. No launch for zero of either."""
@@ -132,13 +132,16 @@ def dense_variants(
 def pinned_name(environment: Mapping[str, str]) -> str | None:
     """The name of the rule that ONNX_GENAI_ATTN_SPLIT_CHUNK pins: fixed:N. None where it is unset or empty.
 
-    Raises BadInput for anything but a positive decimal integer of ASCII digits.
+    Raises BadInput for anything but a positive decimal integer of at most 18 ASCII digits.
     """
     said = environment.get(CHUNK_VARIABLE, "")
     if not said:
         return None
-    if not re.fullmatch(r"0*[1-9][0-9]{0,9}", said, re.ASCII):
-        raise BadInput(f"{CHUNK_VARIABLE}={said}: must be a positive number of keys per split; unset it for the rule")
+    if not re.fullmatch(r"0*[1-9][0-9]{0,17}", said, re.ASCII):
+        raise BadInput(
+            f"{CHUNK_VARIABLE}={said}: must be a positive number of keys per split, of at most 18 digits; unset it for "
+            "the rule"
+        )
     return f"fixed:{int(said)}"
 
 
