@@ -13,6 +13,7 @@ from dsa_bench.model.errors import BadInput
 from dsa_bench.model.record import Check, Visit
 from dsa_bench.model.run import Run, complete_rounds
 from dsa_bench.model.shape import Op
+from dsa_bench.model.text import short
 from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.splits.map_values import value_of
 from dsa_bench.stats.paired_times import PairedTimes, is_usable, paired_times
@@ -69,7 +70,8 @@ def cells_of_run(
     """Every cell of an operator that has launches of `kernel`, in numeric order whatever the order of lines.
 
     context  only cells with a cache of so many positions, or of dense decode with so many live keys
-    Raises BadInput for a cell that was not measured with the automatic rule, or with two timers or L2 modes.
+    Raises BadInput for a cell that was not measured with the automatic rule, or with two timers or L2 modes, or whose
+    automatic rule says splits that no launch has.
     """
     checks: dict[str, dict[str, Check]] = {}
     for check in run.checks:
@@ -103,7 +105,10 @@ def _cell_times(shape: AttentionShape, checks: Sequence[Check], rounds: Sequence
         return LostCell(shape, _why_lost(auto, paired), bool(_timed(ordered, rounds)), False, failed)
     values = {check.variant: value_of(shape, check.splits) for check in ordered}
     own = values[auto.variant]
-    assert own is not None
+    if own is None:
+        raise BadInput(
+            f"{shape.key}: {auto.variant} says {short(auto.splits)} splits, which no launch has; record it again"
+        )
     return CellTimes(
         shape=shape,
         timer=paired.timer,
