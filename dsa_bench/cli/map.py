@@ -11,6 +11,7 @@ import typer
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
 from dsa_bench.cli.lists import ListCommand
+from dsa_bench.cli.sources import given
 from dsa_bench.cli.values import one_integer, one_of
 from dsa_bench.model.dense import ITEM_BYTES
 from dsa_bench.model.errors import BadInput, GateFailed
@@ -47,7 +48,12 @@ def validate(file: MapFile) -> None:
     emit(f"{printable(str(file))}: valid, tables {len(tables)}, cells {cells}, rules {rules}")
 
 
+OF_DENSE = ("head_size", "value_head_size", "dtype")
+"""Options of explain that mean something beside --capacity alone."""
+
+
 def explain(
+    ctx: typer.Context,
     file: MapFile,
     rows: Annotated[
         int, typer.Option("--rows", parser=one_integer(1), help="Query tokens in the launch.", metavar="N")
@@ -90,6 +96,10 @@ def explain(
     if (candidates is None) == (capacity is None):
         raise BadInput("--candidates, --capacity: name one; --candidates asks of sparse decode, --capacity of dense")
     if candidates is not None:
+        for name in given(ctx, OF_DENSE, ("COMMANDLINE",)):
+            raise BadInput(
+                f"--{name.replace('_', '-')}: has no use with --candidates, but with --capacity; leave it out"
+            )
         heads = query_heads or 24, kv_heads or 2
         explained = _explained_sparse(file, splits_map, rows, candidates, heads, backend, l2)
     else:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`dsa-bench tune`."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ from dsa_bench.model.dense import ITEM_BYTES
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import DataSpec, SparseRequest
+from dsa_bench.model.text import quoted
 
 if TYPE_CHECKING:
     from dsa_bench.backends.base import Backend
@@ -147,15 +149,15 @@ def tune(
 ) -> None:
     """Find the splits that surely beat the automatic rule, as a map. These are tiles per split, or of dense decode
     chunks (docs/tuning.md)."""
-    from dsa_bench.model.files import refuse_unwritable
-
     if from_run is not None:
         _refuse_beside_from(ctx)
         if output is not None:
-            refuse_unwritable(output)
+            _refuse_output(output, None)
         from dsa_bench.model.run import read_run
 
-        _write(read_run(from_run), context if length is None else length, str(from_run), output)
+        run = read_run(from_run)
+        _refuse_of_another_run(ctx, run, str(from_run))
+        _write(run, context if length is None else length, str(from_run), output)
         return
     from dsa_bench.sweep.tune import tune_policy, tune_request
 
@@ -176,9 +178,8 @@ def tune(
         return replace(asked, data=with_scales(data, scales_from, asked.shapes[0]))
 
     opt.refuse_lone_device_facts(sms, resident, plan, backend)
+    _refuse_beside_plan(ctx.params)
     if plan:
-        if record is not None or output is not None:
-            raise BadInput("--plan: measures nothing, so --record, --resume and -o have no use beside it")
         from dsa_bench.sweep.plan import plan_document
 
         slots = None if sms is None or resident is None else DeviceSlots(sms, resident)
@@ -187,7 +188,7 @@ def tune(
     if resume and record is None:
         raise BadInput("--resume: needs --record FILE, the run to go on with")
     if output is not None:
-        refuse_unwritable(output)
+        _refuse_output(output, record)
 
     def on_backend(_: SparseRequest, opened: "Backend") -> SparseRequest:
         return request(opened.device.backend == "cuda")
@@ -203,6 +204,31 @@ def _refuse_beside_from(ctx: typer.Context) -> None:
         raise BadInput(f"--{name.replace('_', '-')}: has no use beside --from, which measures nothing; leave it out")
 
 
+def _refuse_of_another_run(ctx: typer.Context, run: "Run", where: str) -> None:
+    """Raises BadInput for an operator that the run is none of, or for an option that only the other one has."""
+    op = "dense" if run.header.plan.get("op") == "dense" else "decode"
+    if given(ctx, ("op",)) and ctx.params["op"] != op:
+        raise BadInput(
+            f"--op {ctx.params['op']}: {where} is a run of {quoted(run.header.plan.get('op'))}; leave it out"
+        )
+    for name in given(ctx, NOT_OF[op], ("COMMANDLINE",)):
+        raise BadInput(f"--{name}: has no use with a run of {op}; leave it out")
+
+
+def _refuse_beside_plan(options: Mapping[str, Any]) -> None:
+    if options["plan"] and (options["resume"] or options["record"] is not None or options["output"] is not None):
+        raise BadInput("--plan: measures nothing, so --record, --resume and -o have no use beside it")
+
+
+def _refuse_output(output: Path, record: Path | None) -> None:
+    """Raises BadInput for a map that could not be written, or would be written over the record."""
+    from dsa_bench.model.files import refuse_unwritable
+
+    refuse_unwritable(output)
+    if record is not None and os.path.realpath(output) == os.path.realpath(record):
+        raise BadInput(f"-o {output}: is what --record names too; name another file")
+
+
 def _refuse_of_another_op(ctx: typer.Context, op: str) -> None:
     """Raises BadInput for an option that only the other operator has."""
     for name in given(ctx, NOT_OF[op]):
@@ -213,7 +239,6 @@ def _tune_dense(options: Mapping[str, Any]) -> None:
     """Measure the grid of dense decode as the options say, and print or write its map."""
     from dsa_bench.cli.dense import measure_dense
     from dsa_bench.model.dense import DenseShape
-    from dsa_bench.model.files import refuse_unwritable
     from dsa_bench.sweep.dense_plan import dense_plan
     from dsa_bench.sweep.tune import tune_dense_request, tune_policy
 
@@ -229,15 +254,14 @@ def _tune_dense(options: Mapping[str, Any]) -> None:
             options["seed"], options["query_std"], policy,
         )  # fmt: skip
 
+    _refuse_beside_plan(options)
     if options["plan"]:
-        if record is not None or output is not None:
-            raise BadInput("--plan: measures nothing, so --record, --resume and -o have no use beside it")
         emit(dense_plan(request(backend != "cpu"), backend))
         return
     if options["resume"] and record is None:
         raise BadInput("--resume: needs --record FILE, the run to go on with")
     if output is not None:
-        refuse_unwritable(output)
+        _refuse_output(output, record)
     measured = measure_dense(
         request(backend != "cpu"), backend, record, options["resume"],
         adapt=lambda _, opened: request(opened.device.backend == "cuda"),

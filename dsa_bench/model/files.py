@@ -8,22 +8,39 @@ from contextlib import suppress
 from pathlib import Path
 
 from dsa_bench.model.errors import BadInput, CannotMeasure
+from dsa_bench.model.record import SCHEMA
+
+LONGEST_HEADER = 1 << 20
+"""Bytes of a record's first line that are looked at."""
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Raises BadInput if `write_whole` could not even begin, before anything is measured for it."""
+    """Raises BadInput if `write_whole` could not even begin, before anything is measured for it.
+
+    A record is not written over: what was measured is nowhere else.
+    """
     if os.path.isdir(path):  # os.path answers where pathlib raises: names too long, loops of links, closed folders
         raise BadInput(f"-o {path}: is a folder; name a file")
     try:
         target = os.path.realpath(path)
-        with suppress(FileNotFoundError):
-            os.stat(target)
+        held = _is_record(target)
     except OSError as error:
         raise BadInput(f"-o {path}: cannot be written ({error.strerror}); name another file") from error
+    if held:
+        raise BadInput(f"-o {path}: holds a record, which is not written over; name another file")
     folder = os.path.dirname(target)
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         said = "cannot be written" if os.path.isdir(folder) else "does not exist"
         raise BadInput(f"-o {path}: its folder {folder} {said}")
+
+
+def _is_record(path: str) -> bool:
+    """Whether a regular file begins with a record's header. Raises OSError for a name that cannot be looked up."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.R_OK):
+            with open(path, "rb") as file:
+                return f'"schema":"{SCHEMA}"'.encode() in file.readline(LONGEST_HEADER)
+    return False
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -177,6 +177,7 @@ def test_a_rule_is_shown_explained_pinned_over_and_verified(
         (("dense", "--length", "-1"), 2, "'-1' is not a non-negative decimal integer"),
         (("dense", "--batch", "0"), 2, "'0' is not a positive decimal integer"),
         (("dense", "--rule", "fixed:0"), 2, "--rule fixed:0: must be off, fixed:N"),
+        (("dense", "--query-std", "2e4"), 2, "--query-std 20000: must be at most 1.509e+04 with --dtype f16"),
         (("dense", "--rule", "fa2"), 2, "--rule fa2: must be off, fixed:N"),
         (("dense", "--kernels", "int8-tc"), 2, "'int8-tc' is not one of previous, fast"),
         (("dense", "--rounds", "3"), 2, "--rounds 3: must be even"),
@@ -205,6 +206,28 @@ def test_bad_input_is_one_line(command: Command, argv: tuple[str, ...], code: in
     outcome = command(*argv)
     assert outcome.code == code
     assert message in outcome.error
+
+
+def test_a_pinned_chunk_has_a_limit_that_is_said(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNX_GENAI_ATTN_SPLIT_CHUNK", "9" * 18)
+    assert command("dense", "--plan").code == 0
+    monkeypatch.setenv("ONNX_GENAI_ATTN_SPLIT_CHUNK", "9" * 19)
+    outcome = command("dense", "--plan")
+    assert (outcome.code, "a positive number of keys per split, of at most 18 digits" in outcome.error) == (2, True)
+
+
+def test_options_of_the_other_operator_are_refused(command: Command, tmp_path: Path) -> None:
+    record, file = str(tmp_path / "run.jsonl"), str(tmp_path / "splits.json")
+    assert command(*TUNE, "--chunk", "9" * 18, "--record", record, "-o", file).code == 0
+    outcome = command("tune", "--from", record, "--op", "decode")
+    assert (outcome.code, f"--op decode: {record} is a run of 'dense'" in outcome.error) == (2, True)
+    assert "--context: has no use with a run of dense" in command("tune", "--from", record, "--context", "512").error
+    for option in (("--dtype", "bf16"), ("--head-size", "64"), ("--value-head-size", "64")):
+        outcome = command("map", "explain", file, "--rows", "4", "--candidates", "512", *option)
+        assert (outcome.code, f"{option[0]}: has no use with --candidates" in outcome.error) == (2, True)
+    Path(record).write_text(Path(record).read_text().replace('"splits":2,', '"splits":999,'))
+    outcome = command("tune", "--from", record)
+    assert (outcome.code, "says 999 splits, which no launch has" in outcome.error) == (2, True)
 
 
 def test_a_wrong_result_is_exit_1(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -333,6 +333,8 @@ def test_a_budget_too_small_is_named(command: Any, timed: Install) -> None:
     (("-o", "."), "-o .: is a folder"),
     (("-o", ""), "--output: needs the name of a file"),
     (("--plan", "-o", "x.json"), "--plan: measures nothing"),
+    (("--plan", "--resume"), "--plan: measures nothing"),
+    (("--record", "same", "-o", "./same"), "-o same: is what --record names too"),
     (("--sms", "132"), "--sms, --resident: go together"),
     (("--from", "r.jsonl"), "has no use beside --from, which measures nothing; leave it out"),
 ])  # fmt: skip
@@ -354,6 +356,20 @@ def test_runs_that_are_no_sweep(command: Any, two_cells: Any, tmp_path: Path) ->
     assert outcome.code == 2
     outcome = command("tune", "--from", run, "--context", "5")
     assert "holds no decode cell of int8-tc with context 5" in outcome.error
+    assert "--length: has no use with a run of decode" in command("tune", "--from", run, "--length", "5").error
+    outcome = command("tune", "--op", "dense", "--from", run)
+    assert f"--op dense: {run} is a run of 'decode'; leave it out" in outcome.error
+
+
+def test_a_record_is_not_written_over(command: Any, two_cells: Any, tmp_path: Path) -> None:
+    run = two_cells.write(tmp_path / "r.jsonl")
+    before = run.read_bytes()
+    for argv in (("tune", "--from"), ("report",), ("rule", "fit")):
+        outcome = command(*argv, str(run), "-o", str(run))
+        assert outcome.code == 2
+    outcome = command("tune", "--from", str(run), "-o", str(run))
+    assert f"-o {run}: holds a record, which is not written over; name another file" in outcome.error
+    assert run.read_bytes() == before
 
 
 def test_a_gpu_record_without_resident_ctas_is_refused(command: Any, root: Path) -> None:
