@@ -20,6 +20,7 @@ from dsa_bench.model.cell_key import is_cell_key
 from dsa_bench.model.errors import BadInput, CannotMeasure
 from dsa_bench.model.record import SCHEMA, SCHEMA_VERSION, Check, Header, Line, Visit, line_content
 from dsa_bench.model.schema import misfitting_field
+from dsa_bench.model.text import quoted
 
 LONGEST_US = 1e15
 """Thirty years: no visit is longer, and sums of such times are finite."""
@@ -122,11 +123,11 @@ def _line(content: Any, place: str) -> Line:
     fields = cast("dict[str, Any]", content)
     cls = _CLASSES.get(str(fields.get("kind")))
     if cls is None:
-        raise BadInput(f"{place}: has kind {fields.get('kind')!r}, not header, check or visit")
+        raise BadInput(f"{place}: has kind {quoted(fields.get('kind'))}, not header, check or visit")
     if cls is Header:
         for name, expected in (("schema", SCHEMA), ("schema_version", SCHEMA_VERSION)):
             if fields.get(name) != expected:
-                raise BadInput(f"{place}: has {name} {fields.get(name)!r}; this dsa-bench reads {expected!r}")
+                raise BadInput(f"{place}: has {name} {quoted(fields.get(name))}; this dsa-bench reads {expected!r}")
     misfit = misfitting_field(cls, fields)
     if misfit is not None:
         raise BadInput(f"{place}: {misfit}; docs/schemas/record.schema.json says what a line holds")

@@ -72,7 +72,10 @@ def read_model(path: Path) -> SplitModel:
     fields = cast("dict[str, Any]", content)
     for name, expected in (("schema", MODEL_SCHEMA), ("schema_version", MODEL_SCHEMA_VERSION)):
         if fields.get(name) != expected:
-            raise BadInput(f"--model {path}: has {name} {quoted(fields.get(name))}; this dsa-bench reads {expected!r}")
+            said = (
+                f"has {name} {quoted(fields.get(name))}; this dsa-bench reads {expected!r}: fit again with `rule fit`"
+            )
+            raise BadInput(f"--model {path}: {said}")
     if (twice := given_twice(content)) is not None:
         raise BadInput(f"--model {path}: {twice} is given twice; name a file of `rule fit`")
     misfit = misfitting_field(SplitModel, fields)

@@ -27,7 +27,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema": "dsa-bench/splits"}, "schema"), ({"schema_version": 99}, "schema_version"),
+        ({"schema": "dsa-bench/splits"}, "schema"),
+        ({"schema_version": 1}, "schema_version 1; .* fit again with `rule fit`"),
         ({"tile_us": "1"}, "tile_us"), ({"tile_us": -1.0}, "not negative"), ({"slowdown": [1.0, "2"]}, "slowdown"),
         ({"slowdown": []}, "start at 1"), ({"slowdown": [1.0, 0.5]}, "never fall"), ({"extra": 1}, "extra"),
         ({"fixed_us": None}, "fixed_us"), ({"slowdown": None}, "slowdown"), ({"fixed_us": float("nan")}, "finite"),
