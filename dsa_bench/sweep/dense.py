@@ -14,9 +14,10 @@ from dsa_bench.backends.dense import DenseBackend, DenseCall, DenseCellBuffers
 from dsa_bench.bench.check import compare_rows
 from dsa_bench.bench.variant import Checked, Variant
 from dsa_bench.data.dense import dense_inputs
-from dsa_bench.model.dense import LARGEST, DensePlan, DenseShape
+from dsa_bench.dispatch.facts import DENSE_KERNEL
+from dsa_bench.model.dense import LARGEST, DenseDtype, DensePlan, DenseShape
 from dsa_bench.model.dense_inputs import DenseInputs
-from dsa_bench.model.dense_request import COPY, OFF, DenseRequest, DenseVariant
+from dsa_bench.model.dense_request import COPY, DenseRequest, DenseVariant
 from dsa_bench.model.errors import CompileFailed, VariantRefused
 from dsa_bench.model.record import Check
 from dsa_bench.model.run import Run
@@ -47,12 +48,12 @@ class DenseOperator:
         self.cells: Sequence[str] = [shape.key for shape in request.shapes]
 
     def kernel_hashes(self) -> dict[str, str]:
-        """Kernels that do not take the request's shapes have none."""
-        hashes: dict[str, str] = {}
-        for kernel in (*self._request.kernels, *([COPY] if self._request.ceiling else [])):
-            for shape in self._request.shapes:
-                hashes.setdefault(kernel, hash_of(self._backend, kernel, shape))
-        return hashes
+        """Of the first shape that a kernel takes; empty where it takes none. Shapes of a request give the same."""
+        measured = (*self._request.kernels, *([COPY] if self._request.ceiling else []))
+        return {
+            kernel: next(filter(None, (hash_of(self._backend, kernel, shape) for shape in self._request.shapes)), "")
+            for kernel in measured
+        }
 
     def refuse_beyond_limits(self) -> None:
         for shape in self._request.shapes:
@@ -99,12 +100,12 @@ def hash_of(backend: DenseBackend, kernel: str, shape: DenseShape) -> str:
 
 
 def _resident(request: DenseRequest, backend: DenseBackend) -> int | None:
-    """CTAs of the last kernel's split launch on one SM, the same for every shape of a request of one type; None where
-    types differ or the kernel cannot run."""
-    if len({shape.dtype for shape in request.shapes}) > 1:
+    """CTAs of the tuned kernel's split launch on one SM, the same for every shape of a request of one type; None where
+    types differ, or the kernel is not measured or cannot run."""
+    if DENSE_KERNEL not in request.kernels or len({shape.dtype for shape in request.shapes}) > 1:
         return None
     try:
-        return backend.resident_ctas(request.kernels[-1], request.shapes[0])
+        return backend.resident_ctas(DENSE_KERNEL, request.shapes[0])
     except (VariantRefused, CompileFailed):
         return None
 
@@ -199,8 +200,8 @@ def _timed(name: str, call: DenseCall | None, outcome: Checked) -> Variant | Non
 
 
 class DenseChecker:
-    """Compares a variant with FP64 over up to 64 rows, and with the bits of the same kernel's monolithic launch where
-    its live keys fit one split.
+    """Compares a variant with FP64 over up to 64 rows, and bits among a kernel's launches whose live keys are in one
+    split, of which the monolithic one always is.
 
     floor  RMS error of the FP64 result rounded to the output's type      rows  how many are compared
     """
@@ -210,8 +211,8 @@ class DenseChecker:
         self._buffers = buffers
         self._oracle: DenseReference = dense_reference(inputs)
         self._limit = rms_limit(inputs, self._oracle)
-        self._poison = POISON[inputs.shape.dtype]
-        self._monolithic: dict[str, NDArray[np.generic]] = {}
+        self._poison: float = POISON[inputs.shape.dtype]
+        self._undivided: dict[str, tuple[str, NDArray[np.generic]]] = {}
         self.rows = len(self._oracle.rows)
         self.floor = rounding_floor(self._oracle, inputs.shape.dtype)
 
@@ -240,14 +241,13 @@ class DenseChecker:
         return self._buffers.output(variant)
 
     def _other_bits(self, variant: DenseVariant, out: NDArray[np.generic]) -> str | None:
-        """Whether a launch whose live keys fit one split misses the monolithic launch's bits, in words."""
-        if variant.plan.splits == 1:
-            self._monolithic[variant.kernel] = out
-        one_split = variant.plan.alive(self._inputs.length) <= 1
-        whole = self._monolithic.get(variant.kernel)
-        if not one_split or whole is None or _same_bits(out, whole):
+        """Whether a launch with all live keys in one split misses the bits of its kernel's first such one, in words."""
+        if variant.plan.alive(self._inputs.length) > 1:
             return None
-        return f"all live keys are in one split, and the bits are others than those of {variant.kernel}/{OFF}"
+        first, bits = self._undivided.setdefault(variant.kernel, (variant.name, out))
+        if _same_bits(out, bits):
+            return None
+        return f"all live keys are in one split, and the bits are others than those of {first}"
 
 
 def _same_bits(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
