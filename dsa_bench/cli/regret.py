@@ -4,7 +4,6 @@
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note
 from dsa_bench.model.errors import GateFailed
-from dsa_bench.splits.registry import AUTO
 
 
 def regret(
@@ -24,7 +23,7 @@ def regret(
     from dsa_bench.report.regret import beyond
     from dsa_bench.report.regret_render import REGRET_WRITERS, ROWS_ONLY, missing_lines
 
-    scores = scores_of(run, rule, model, resident, (AUTO,))
+    scores = scores_of(run, rule, model, resident, every=False)
     emit(REGRET_WRITERS[format](scores))
     for line in missing_lines(scores) if format in ROWS_ONLY else ():
         note(f"warning: {line}")

@@ -64,7 +64,7 @@ def score(
     from dsa_bench.cli.scores import scores_of
     from dsa_bench.report.regret_render import LEAGUE_WRITERS, ROWS_ONLY, missing_lines
 
-    scores = scores_of(run, rule, model, resident, RULE_NAMES)
+    scores = scores_of(run, rule, model, resident, every=True)
     emit(LEAGUE_WRITERS[format](scores))
     for line in missing_lines(scores) if format in ROWS_ONLY else ():
         note(f"warning: {line}")

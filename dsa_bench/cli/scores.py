@@ -8,7 +8,7 @@ from dsa_bench.cli.console import note
 from dsa_bench.model.errors import BadInput
 from dsa_bench.splits.dense import RULES
 from dsa_bench.splits.model_file import SplitModel, read_model
-from dsa_bench.splits.registry import RULE_NAMES
+from dsa_bench.splits.registry import AUTO, RULE_NAMES
 
 if TYPE_CHECKING:
     from dsa_bench.model.device import DeviceSlots
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def scores_of(
-    path: Path, rules: list[str] | None, model_file: Path | None, resident: int | None, default: tuple[str, ...]
+    path: Path, rules: list[str] | None, model_file: Path | None, resident: int | None, *, every: bool
 ) -> "Scores":
     """Score rules on a run. Says on stderr where the model was fitted to something else than the run.
 
-    rules    None takes `default`, or where that is every rule of decode and the run is of dense, those of dense
+    every  whether no named rule means every rule of the run's operator, or the automatic one alone
+    Raises BadInput for a model or --resident beside a run of dense decode, whose rules know no device.
     """
     from dsa_bench.model.run import read_run
     from dsa_bench.report.regret import score
@@ -29,9 +30,12 @@ def scores_of(
 
     model = None if model_file is None else read_model(model_file)
     run = read_run(path)
-    slots = slots_of(run, path, resident)
     of_dense = run.header.plan.get("op") == "dense"
-    names = rules or (RULES if of_dense and default == RULE_NAMES else default)
+    if of_dense and (model_file is not None or resident is not None):
+        unused = "--resident" if model_file is None else "--model"
+        raise BadInput(f"{unused}: has no use beside {path}, a record of dense decode; leave it out")
+    slots = slots_of(run, path, resident)
+    names = rules or ((RULES if of_dense else RULE_NAMES) if every else (AUTO,))
     try:
         cells = swept_cells(run, "dense" if of_dense else "decode")
     except BadInput as error:

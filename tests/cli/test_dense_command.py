@@ -66,6 +66,8 @@ def test_a_record_is_read_by_the_other_commands(command: Command, tmp_path: Path
     )
     assert "fa2 is not scored" in command("regret", record, "--rule", "fa2").out
     assert command("rule", "fit", record).code == 2
+    refused = command("regret", record, "--resident", "4")
+    assert (refused.code, "--resident: has no use beside" in refused.error) == (2, True)
 
 
 def test_the_environment_pins_the_chunk_unless_rules_are_named(
