@@ -15,7 +15,6 @@ class SplitCosts:
     """What a launch's time is made of:
     T(S) = fixed + tile * ceil(tiles / S) * g(k) + merge * S + cta * CTAs + wave * (waves - 1).
 
-
     fixed_us  [us] a launch of no work
     tile_us   [us/tile] one tile of the longest split, its CTA alone on a multiprocessor
     slowdown  [ratio] g(1), g(2), ..., g(K): how much longer that takes where a multiprocessor gets k CTAs, resident at

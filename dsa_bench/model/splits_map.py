@@ -59,11 +59,6 @@ class MapPolicy:
     margin: Share
     confidence: Share
 
-    @property
-    def said(self) -> str:
-        """What all cells share, in words."""
-        return f"context {self.context}"
-
 
 @dataclass(frozen=True, slots=True)
 class DenseMapPolicy:
@@ -73,10 +68,6 @@ class DenseMapPolicy:
     rounds: Count
     margin: Share
     confidence: Share
-
-    @property
-    def said(self) -> str:
-        return "each at its length"
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +312,11 @@ class SplitTable:
     def words(self) -> MapWords:
         return WORDS[self.op]
 
+    @property
+    def measured_at(self) -> str:
+        """What the choice must not depend on and was measured at, in words."""
+        return f"context {self.policy.context}"
+
 
 @dataclass(frozen=True, slots=True)
 class DenseTable:
@@ -365,6 +361,13 @@ class DenseTable:
     @property
     def words(self) -> MapWords:
         return WORDS[self.op]
+
+    @property
+    def measured_at(self) -> str:
+        """See SplitTable."""
+        if all(cell.length == cell.capacity for cell in self.cells):
+            return "every key live"
+        return f"length {' '.join(map(str, sorted({cell.length for cell in self.cells})))}"
 
 
 AnyTable = SplitTable | DenseTable

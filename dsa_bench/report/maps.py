@@ -30,7 +30,7 @@ def _table_lines(table: AnyTable) -> list[str]:
     policy, words = table.policy, table.words
     lines = [
         f"{table.name}, {table.cta_slots} CTA slots, kernel {table.kernel_hash}",
-        f"{_count(len(table.cells), 'cell')}, {policy.rounds} rounds, {policy.timer}, {policy.said}; "
+        f"{_count(len(table.cells), 'cell')}, {policy.rounds} rounds, {policy.timer}, {table.measured_at}; "
         f"a rule gains more than {policy.margin:.2%}, at {policy.confidence:.0%} over all cells",
     ]
     grid: list[tuple[str, ...]] = [

@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -119,6 +120,9 @@ def test_it_is_shown_compared_and_merged() -> None:
     shown = show_text(BOTH)
     assert "dense fast, heads 16/16 x 192/128, f16, L2 cold, 528 CTA slots" in shown
     assert "rows  capacity  chunk     cell" in shown
+    assert "2 cells, 16 rounds, cupti, every key live; a rule gains more than 1.00%" in shown
+    short = dense_table(cells=tuple(replace(cell, length=520) for cell in dense_table().cells))
+    assert "2 cells, 16 rounds, cupti, length 520; a rule gains" in show_text(splits_map(short))
     other = splits_map(table(), dense_table(rules=(), dtype="f16"))
     assert differences(("a", BOTH), ("b", other)) == [
         "dense fast, heads 16/16 x 192/128, f16, L2 cold: rows 32, capacity 4096: 512 -> auto"
