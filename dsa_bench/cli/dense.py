@@ -11,11 +11,10 @@ import typer
 
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, lines_to_user, note, only_the_result_on_stdout
-from dsa_bench.cli.measure import judge
+from dsa_bench.cli.measure import print_measured
 from dsa_bench.cli.operator import measure_operator
 from dsa_bench.cli.part import WHOLE, Part
 from dsa_bench.cli.sparse import DEFAULT_ROUNDS
-from dsa_bench.cli.tables import print_tables
 from dsa_bench.model.dense import DENSE_KERNELS, DenseDtype, DenseKernel, DenseShape
 from dsa_bench.model.dense_request import DEFAULT_RULES, OFF, DenseRequest
 from dsa_bench.model.errors import BadInput, CannotMeasure, GateFailed
@@ -57,7 +56,7 @@ def dense(
     """Measure dense split-KV decode under each split rule. Rounds are paired, and each kernel is checked
     against FP64 first."""
     request = dense_request(ctx.params, os.environ)
-    _refuse_contradictions(ctx.params)
+    opt.refuse_contradictions(ctx.params)
     if rule is None and (pinned := pinned_name(os.environ)):
         note(f"{CHUNK_VARIABLE} pins the chunk: the rules are {OFF} and {pinned}; --rule names others")
     if plan:
@@ -66,12 +65,7 @@ def dense(
         emit(dense_plan(request, backend))
         return
     measured = measure_dense(request, backend, record, resume, explain, _tuned(splits) if splits else None)
-    if measured.failure is not None and not measured.run.visits:
-        raise measured.failure
-    tables = print_tables(measured.run, format)
-    if measured.failure is not None:
-        raise measured.failure
-    judge(tables)
+    print_measured(measured, format)
 
 
 def dense_request(options: Mapping[str, Any], environment: Mapping[str, str]) -> DenseRequest:
@@ -104,18 +98,6 @@ def dense_request(options: Mapping[str, Any], environment: Mapping[str, str]) ->
         policy=Policy(rounds, budget_s, options["timer"], options["l2"]),
         ceiling=options["ceiling"],
     )
-
-
-def _refuse_contradictions(options: Mapping[str, Any]) -> None:
-    """Raises BadInput naming the options that do not go together."""
-    if options["resume"] and options["record"] is None:
-        raise BadInput("--resume: needs --record FILE, the run to go on with")
-    if options["plan"] and options["splits"] is not None:
-        raise BadInput("--splits: what a map chooses depends on the device, and --plan asks none; leave one out")
-    if options["plan"] and (options["record"] is not None or options["explain"]):
-        raise BadInput("--plan: measures nothing, so --record, --resume and --explain have no use beside it")
-    if options["plan"] and options["format"] not in ("table", "json"):
-        raise BadInput(f"--format {options['format']}: --plan prints JSON, and only that")
 
 
 def _tuned(file: Path) -> "Callable[[DenseRequest, DenseBackend], DenseRequest]":

@@ -76,25 +76,29 @@ def _open_sparse(request: SparseRequest, backend_name: str) -> OpenEntry:
 
 def _open_hyper(request: HyperRequest, backend_name: str) -> OpenEntry:
     from dsa_bench.backends.hyper import open_hyper
-    from dsa_bench.sweep.hyper import is_hyper_run_of
+    from dsa_bench.sweep.hyper import HyperOperator
+    from dsa_bench.sweep.runs import is_run_of
 
     backend, said = open_hyper(backend_name, request.op)
 
     def measured(record: Path, resume: bool, part: Part) -> "Measured":
         return measure_cells(request, backend_name, record, resume, opener=lambda: (backend, []), part=part)
 
-    is_run = partial(is_hyper_run_of, request=request.on(backend.device.backend), backend=backend)
+    operator = HyperOperator(request.on(backend.device.backend), backend, request.policy.l2)
+    is_run = partial(is_run_of, operator=operator)
     return OpenEntry(backend.device, said, is_run, measured, backend.close)
 
 
 def _open_dense(request: DenseRequest, backend_name: str) -> OpenEntry:
     from dsa_bench.backends.dense import open_dense_decode
-    from dsa_bench.sweep.dense import is_dense_run_of
+    from dsa_bench.sweep.dense import DenseOperator
+    from dsa_bench.sweep.runs import is_run_of
 
     backend, said = open_dense_decode(backend_name)
 
     def measured(record: Path, resume: bool, part: Part) -> "Measured":
         return measure_dense(request, backend_name, record, resume, opener=lambda: backend, part=part)
 
-    is_run = partial(is_dense_run_of, request=request.on(backend.device.backend), backend=backend)
+    operator = DenseOperator(request.on(backend.device.backend), backend, request.policy.l2)
+    is_run = partial(is_run_of, operator=operator)
     return OpenEntry(backend.device, [said] if said else [], is_run, measured, backend.close)

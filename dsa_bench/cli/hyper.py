@@ -6,13 +6,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
-from dsa_bench.cli.measure import judge
+from dsa_bench.cli.measure import print_measured
 from dsa_bench.cli.operator import measure_operator
 from dsa_bench.cli.part import WHOLE, Part
 from dsa_bench.cli.sparse import DEFAULT_ROUNDS
-from dsa_bench.cli.tables import print_tables
-from dsa_bench.model.errors import BadInput, CannotMeasure, GateFailed
+from dsa_bench.model.errors import CannotMeasure, GateFailed
 from dsa_bench.model.hyper import GateShape, HyperOp, MixShape
 from dsa_bench.model.hyper_request import MIX_KERNELS, HyperRequest, MixKernel
 from dsa_bench.model.request import Policy
@@ -27,7 +27,7 @@ SHAPES: dict[HyperOp, type[MixShape] | type[GateShape]] = {"mix": MixShape, "gat
 def measure_hyper(op: HyperOp, options: Mapping[str, Any]) -> None:
     """Measure the cells as the command's options say and print their table; or print what would be measured."""
     request = hyper_request(op, options)
-    _refuse_contradictions(options)
+    opt.refuse_contradictions(options)
     from dsa_bench.sweep.hyper_plan import hyper_plan, refuse_gpu_options
 
     refuse_gpu_options(request, options["backend"])
@@ -35,12 +35,7 @@ def measure_hyper(op: HyperOp, options: Mapping[str, Any]) -> None:
         emit(hyper_plan(request, options["backend"]))
         return
     measured = measure_cells(request, options["backend"], options["record"], options["resume"])
-    if measured.failure is not None and not measured.run.visits:
-        raise measured.failure
-    tables = print_tables(measured.run, options["format"])
-    if measured.failure is not None:
-        raise measured.failure
-    judge(tables)
+    print_measured(measured, options["format"])
 
 
 def hyper_request(op: HyperOp, options: Mapping[str, Any]) -> HyperRequest:
@@ -56,16 +51,6 @@ def hyper_request(op: HyperOp, options: Mapping[str, Any]) -> HyperRequest:
         policy=Policy(rounds, budget_s, options["timer"], options["l2"]),
         ceiling=options.get("ceiling", False),
     )
-
-
-def _refuse_contradictions(options: Mapping[str, Any]) -> None:
-    """Raises BadInput naming the options that do not go together."""
-    if options["resume"] and options["record"] is None:
-        raise BadInput("--resume: needs --record FILE, the run to go on with")
-    if options["plan"] and options["record"] is not None:
-        raise BadInput("--plan: measures nothing, so --record and --resume have no use beside it")
-    if options["plan"] and options["format"] not in ("table", "json"):
-        raise BadInput(f"--format {options['format']}: --plan prints JSON, and only that")
 
 
 def measure_cells(

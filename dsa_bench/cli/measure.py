@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dsa_bench.cli.console import lines_to_user, note, only_the_result_on_stdout
 from dsa_bench.cli.part import WHOLE, Part
+from dsa_bench.cli.tables import print_tables
 from dsa_bench.model.errors import CannotMeasure, GateFailed
 from dsa_bench.model.request import SparseRequest
 from dsa_bench.model.shape import SparseShape
@@ -87,6 +88,17 @@ def _explain(request: SparseRequest, backend: "Backend", place: "Place", shape: 
     rules = named_rules(request.rules, request.costs)
     asked = (request.measured_kernels, request.tiles_per_split)
     return explain_cell(backend.geometry, shape, *asked, rules, request.tuned_value(shape))
+
+
+def print_measured(measured: "Measured", format: str) -> None:
+    """Print the tables of what was measured and judge them. Raises what ended the run early: after them, or in their
+    place where there is nothing in them."""
+    if measured.failure is not None and not measured.run.visits:
+        raise measured.failure
+    tables = print_tables(measured.run, format)
+    if measured.failure is not None:
+        raise measured.failure
+    judge(tables)
 
 
 def judge(tables: "list[CellTable]") -> None:

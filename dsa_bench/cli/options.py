@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Options that more than one command takes, each declared once. Those with a value can come from DSA_BENCH_<NAME>."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,6 +47,21 @@ def refuse_lone_device_facts(sms: int | None, resident: int | None, plan: bool, 
         raise BadInput("--sms, --resident: go together and with --plan, where they stand for the device's facts")
     if sms is not None and backend == "cpu":
         raise BadInput("--sms, --resident: are facts of a GPU, and --backend cpu has none")
+
+
+def refuse_contradictions(options: Mapping[str, Any]) -> None:
+    """Raises BadInput naming options of a command that measures which do not go together."""
+    if options["resume"] and options["record"] is None:
+        raise BadInput("--resume: needs --record FILE, the run to go on with")
+    if not options["plan"]:
+        return
+    if options.get("splits") is not None:
+        raise BadInput("--splits: what a map chooses depends on the device, and --plan asks none; leave one out")
+    for name in ("record", "explain"):
+        if options.get(name):
+            raise BadInput(f"--plan: measures nothing, so --{name} has no use beside it; leave one out")
+    if options["format"] not in ("table", "json"):
+        raise BadInput(f"--format {options['format']}: --plan prints JSON, and only that")
 
 
 def _scored_rules(text: str) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,9 @@ import typer
 
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note
-from dsa_bench.cli.measure import judge, measure
+from dsa_bench.cli.measure import measure, print_measured
 from dsa_bench.cli.sides import dispatcher_sides
 from dsa_bench.cli.sources import cells_of_inputs, with_scales
-from dsa_bench.cli.tables import print_tables
 from dsa_bench.model.costs import SplitCosts
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
@@ -88,12 +87,7 @@ def measure_sparse(ctx: typer.Context, op: Op) -> None:
         return
     adapt = None if options.splits is None or request.sides else _tuned(options.splits)
     measured = measure(request, options.backend, options.record, options.resume, options.explain, adapt)
-    if measured.failure is not None and not measured.run.visits:
-        raise measured.failure
-    tables = print_tables(measured.run, options.format)
-    if measured.failure is not None:
-        raise measured.failure
-    judge(tables)
+    print_measured(measured, options.format)
 
 
 def _tuned(file: Path) -> "Callable[[SparseRequest, Backend], SparseRequest]":
@@ -155,15 +149,8 @@ def _cells(ctx: typer.Context, op: Op, options: SparseOptions) -> tuple[tuple[Sp
 
 def _refuse_contradictions(options: SparseOptions) -> None:
     """Raises BadInput naming the options that do not go together."""
-    if options.resume and options.record is None:
-        raise BadInput("--resume: needs --record FILE, the run to go on with")
     opt.refuse_lone_device_facts(options.sms, options.resident, options.plan, options.backend)
-    if options.plan and options.splits is not None:
-        raise BadInput("--splits: what a map chooses depends on the device, and --plan asks none; leave one out")
-    if options.plan and (options.record is not None or options.explain):
-        raise BadInput("--plan: measures nothing, so --record, --resume and --explain have no use beside it")
-    if options.plan and options.format not in ("table", "json"):
-        raise BadInput(f"--format {options.format}: --plan prints JSON, and only that")
+    opt.refuse_contradictions(asdict(options))
 
 
 _NOT_ASKED: dict[str, Any] = {

@@ -20,11 +20,10 @@ from dsa_bench.model.dense_inputs import DenseInputs
 from dsa_bench.model.dense_request import COPY, DenseRequest, DenseVariant
 from dsa_bench.model.errors import CompileFailed, VariantRefused
 from dsa_bench.model.record import Check
-from dsa_bench.model.run import Run
 from dsa_bench.oracle.dense import DenseReference, dense_reference, rms_limit, rounding_floor
 from dsa_bench.splits.dense import dense_variants
 from dsa_bench.sweep.memory import refuse_beyond
-from dsa_bench.sweep.runs import Listener, Prepared, header_of, identity
+from dsa_bench.sweep.runs import Listener, Prepared
 
 DRAWN_SHARE = 3
 """Memory that a cell takes at most, in sizes of its cache: drawing holds 16-bit numbers and one head's more beside."""
@@ -78,12 +77,6 @@ class DenseOperator:
             last = None  # first, so that two caches are never held at once
             self._drawn = last = dense_inputs(shape, self._request.seed, self._request.query_std)
         return replace(last, length=shape.length)
-
-
-def is_dense_run_of(run: Run, request: DenseRequest, backend: DenseBackend) -> bool:
-    """Whether a recorded run is one of this request, on this device with these kernels."""
-    operator = DenseOperator(request, backend, request.policy.l2)
-    return identity(run.header) == identity(header_of(operator, ()))
 
 
 def recorded_plan(request: DenseRequest) -> dict[str, Any]:

@@ -18,12 +18,11 @@ from dsa_bench.model.hyper import MixShape
 from dsa_bench.model.hyper_inputs import GateInputs, MixInputs, Tensor
 from dsa_bench.model.hyper_request import CopyVariant, HyperRequest, HyperShape, HyperVariant
 from dsa_bench.model.record import Check
-from dsa_bench.model.run import Run
 from dsa_bench.oracle import hyper as oracle
 from dsa_bench.oracle.attention import F64, Reference
 from dsa_bench.oracle.tolerance import U_BF16
 from dsa_bench.sweep.memory import refuse_beyond
-from dsa_bench.sweep.runs import Listener, Prepared, header_of, identity
+from dsa_bench.sweep.runs import Listener, Prepared
 
 RMS_LIMIT = 2 * U_BF16
 """Relative RMS error that no right kernel reaches: one rounding to BF16 is at most U_BF16. The worst-case bound of a
@@ -64,12 +63,6 @@ class HyperOperator:
             yield HyperCell(self._request.variants, self._backend, inputs, buffers)
         finally:
             buffers.close()
-
-
-def is_hyper_run_of(run: Run, request: HyperRequest, backend: HyperBackend) -> bool:
-    """Whether a recorded run is one of this request, on this device with these kernels."""
-    operator = HyperOperator(request, backend, request.policy.l2)
-    return identity(run.header) == identity(header_of(operator, ()))
 
 
 def recorded_plan(request: HyperRequest) -> dict[str, Any]:

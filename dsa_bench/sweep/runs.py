@@ -145,6 +145,11 @@ def identity(header: Header) -> dict[str, Any]:
     return {name: getattr(header, name) for name in ("version", "device", "kernel_hashes", "plan")}
 
 
+def is_run_of(run: Run, operator: Operator) -> bool:
+    """Whether a recorded run is one of this operator's request, on its device with its kernels."""
+    return identity(run.header) == identity(header_of(operator, ()))
+
+
 def _resumed(record: Path, header: Header, instruments: Instruments) -> Run:
     """The recorded run, if this one is its continuation. Raises BadInput naming what differs."""
     before = read_run(record)

@@ -19,8 +19,8 @@ from dsa_bench.model.request import Policy
 from dsa_bench.oracle.dense import dense_reference, rms_limit
 from dsa_bench.splits.dense import dense_variants
 from dsa_bench.sweep import memory
-from dsa_bench.sweep.dense import DenseOperator, is_dense_run_of
-from dsa_bench.sweep.runs import Instruments, Measured, run_operator
+from dsa_bench.sweep.dense import DenseOperator
+from dsa_bench.sweep.runs import Instruments, Measured, is_run_of, run_operator
 
 SHAPE = DenseShape(512, 300, 4, 2, 16, 8)
 REQUEST = DenseRequest((SHAPE,), ("fast",), policy=Policy(2), ceiling=False)
@@ -213,8 +213,8 @@ def test_cells_that_differ_in_their_length_share_their_data(timer: Any, monkeypa
 def test_a_run_is_known_again(timer: Any, tmp_path: Path) -> None:
     run = measured(CpuDense(), timer, record=tmp_path / "run.jsonl").run
     backend = CpuDense()
-    assert is_dense_run_of(run, REQUEST, backend)
-    assert not is_dense_run_of(run, replace(REQUEST, seed=1), backend)
+    assert is_run_of(run, DenseOperator(REQUEST, backend, "none"))
+    assert not is_run_of(run, DenseOperator(replace(REQUEST, seed=1), backend, "none"))
     backend.close()
 
 
