@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.backends.base import Launch
+from dsa_bench.backends.cuda.cold import bytes_between_reads
 from dsa_bench.backends.cuda.device import cuda_device, smem_opt_in_bytes
-from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch
-from dsa_bench.backends.cuda.memory import Device, allocate, download_bf16, upload
+from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch, rotating, wait_for
+from dsa_bench.backends.cuda.memory import Device, allocate, download_bf16, free_bytes, upload
 from dsa_bench.backends.cuda.sparse import (
     AUTOMATIC_PATHS,
     DeviceInputs,
@@ -75,8 +76,6 @@ PORTABLE = ("dsa/decode_grouped", "dsa/merge")
 """Modules that need no tensor cores and no cp.async."""
 TENSOR_CORE_SM = 80
 PROGRAMMATIC_SM = 90
-COLD_L2_SIZES = 2
-"""Distinct bytes read between two reads of one line, in sizes of the L2, for a launch to count as cold."""
 
 
 class CudaBackend:
@@ -191,12 +190,8 @@ class CudaBackend:
         return sorted(numbers, key=lambda name: numbers[name])
 
     def synchronize(self) -> None:
-        """Wait for the stream. CannotMeasure if a launch failed: the device's context cannot be used after that."""
-        runtime = load("cupy").cuda.runtime
-        try:
-            self.stream.synchronize()
-        except runtime.CUDARuntimeError as error:
-            raise CannotMeasure(f"a kernel failed on the device ({error}); compute-sanitizer can say where") from error
+        """Raises CannotMeasure if a kernel failed: nothing on the device can be used after that."""
+        wait_for(self.stream)
 
     def close(self) -> None:
         with suppress(CannotMeasure):
@@ -230,16 +225,15 @@ class CudaBackend:
             )
 
     def _cold_copies(self, inputs: SparseInputs) -> int:
-        """Copies of the inputs whose gathered rows together are COLD_L2_SIZES times the L2.
+        """Copies of the inputs whose gathered rows together are what a cold launch needs.
 
         Raises CannotMeasure if the cell gathers nothing, or the copies do not fit the device's free memory.
         """
         distinct = _distinct_bytes(inputs)
         if not distinct:
             raise CannotMeasure(f"--l2 cold: {inputs.shape.key} gathers nothing that could be cold; use --l2 warm")
-        copies = ceil_div(COLD_L2_SIZES * (self.device.l2_bytes or 0), distinct)
-        needed = copies * inputs.nbytes
-        free, _ = load("cupy").cuda.runtime.memGetInfo()
+        copies = ceil_div(bytes_between_reads(self.device), distinct)
+        needed, free = copies * inputs.nbytes, free_bytes()
         if needed > free:
             raise CannotMeasure(
                 f"--l2 cold: {inputs.shape.key} needs {copies} copies of its inputs, {needed / 2**30:.1f} GiB, and "
@@ -263,12 +257,7 @@ class CudaSparseBuffers:
             calls = self._backend.calls(variant, self._inputs, self._device, self._out)
         except OutOfDeviceMemory as error:
             raise VariantRefused(f"{variant.name}: {error}") from error
-
-        def launch(call: int) -> None:
-            for kernel in calls[call % len(calls)]:
-                kernel.enqueue()
-
-        return launch
+        return rotating(calls)
 
     def paths(self, variant: VariantPlan, forced: int = -1) -> dict[str, int] | None:
         """Launch once and count: {path: CTAs that ended on it}. None for a kernel with one path.

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dsa_bench.backends.cuda.cold import bytes_between_reads, cold_copies
 from dsa_bench.backends.cuda.dense import (
     DenseDeviceInputs,
     DenseLauncher,
@@ -17,9 +18,8 @@ from dsa_bench.backends.cuda.dense import (
     download,
 )
 from dsa_bench.backends.cuda.device import cuda_device, warps_per_sm
-from dsa_bench.backends.cuda.hyper_cells import COLD_L2_SIZES, cold_copies, uploaded
-from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch
-from dsa_bench.backends.cuda.memory import Device, allocate
+from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch, rotating, wait_for
+from dsa_bench.backends.cuda.memory import Device, allocate, free_bytes, uploaded
 from dsa_bench.backends.dense import DenseCall
 from dsa_bench.jit.load import load_module
 from dsa_bench.jit.modules import compile_modules, module_hash
@@ -57,7 +57,7 @@ class CudaDense:
         return self.launcher.resident_ctas(kernel, shape, DensePlan(2, shape.capacity))
 
     def load(self, inputs: DenseInputs, l2: str) -> "CudaDenseCell":
-        return CudaDenseCell(self, inputs, COLD_L2_SIZES * (self.device.l2_bytes or 0) if l2 == "cold" else 0)
+        return CudaDenseCell(self, inputs, bytes_between_reads(self.device) if l2 == "cold" else 0)
 
     def copy_kernel(self) -> Kernel:
         """The copy, compiled when it is first asked for."""
@@ -80,11 +80,7 @@ class CudaDense:
 
     def synchronize(self) -> None:
         """Raises CannotMeasure if a kernel failed: nothing on the device can be used after that."""
-        runtime = load("cupy").cuda.runtime
-        try:
-            self.stream.synchronize()
-        except runtime.CUDARuntimeError as error:
-            raise CannotMeasure(f"a kernel failed on the device ({error}); compute-sanitizer can say where") from error
+        wait_for(self.stream)
 
     def close(self) -> None:
         with suppress(CannotMeasure):
@@ -149,15 +145,16 @@ class CudaDenseCell:
         if not self._copies:
             read_bytes = max(self._inputs.shape.live_bytes, 1)
             count = cold_copies(self._cold_bytes, read_bytes, name, "--length")
+            needed = count * sum(tensor.nbytes for tensor in self._inputs.tensors.values())
+            if count > 1 and needed > (free := free_bytes()):
+                raise VariantRefused(
+                    f"{name}: a cold L2 takes {count} copies of the cache, {needed / 2**30:.1f} GiB, and "
+                    f"{free / 2**30:.1f} GiB are free; use --l2 warm, more --length or less --capacity"
+                )
             self._copies = [DenseDeviceInputs.upload(self._inputs) for _ in range(count)]
         return self._copies
 
 
 def _call(copies: Sequence[Sequence[KernelLaunch]], ctas: int, facts: dict[str, float]) -> DenseCall:
     """A call that rotates through copies of its tensors."""
-
-    def launch(call: int) -> None:
-        for kernel in copies[call % len(copies)]:
-            kernel.enqueue()
-
-    return DenseCall(launch, ctas, facts, tuple(kernel.name for kernel in copies[0]), len(copies))
+    return DenseCall(rotating(copies), ctas, facts, tuple(kernel.name for kernel in copies[0]), len(copies))

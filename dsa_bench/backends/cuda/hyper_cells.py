@@ -8,25 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from dsa_bench.backends.cuda.cold import bytes_between_reads, cold_copies
 from dsa_bench.backends.cuda.device import cuda_device
 from dsa_bench.backends.cuda.hyper import CEILING, MODULES, DeviceGate, DeviceMix, HyperLauncher, open_launcher
-from dsa_bench.backends.cuda.launch import KernelLaunch
-from dsa_bench.backends.cuda.memory import Device, allocate, download_bf16, upload
+from dsa_bench.backends.cuda.launch import KernelLaunch, rotating, wait_for
+from dsa_bench.backends.cuda.memory import Device, allocate, download_bf16, overwrite, upload, uploaded
 from dsa_bench.backends.hyper import HyperBuffers, HyperCall
 from dsa_bench.jit.modules import module_hash
-from dsa_bench.jit.optional import load
 from dsa_bench.model.errors import CannotMeasure, OutOfDeviceMemory, VariantRefused
 from dsa_bench.model.hyper import HyperOp, LaunchMode
 from dsa_bench.model.hyper_inputs import GateInputs, MixInputs, Tensor
 from dsa_bench.model.hyper_request import CopyVariant, GateVariant, HyperVariant, MixKernel, MixVariant
 from dsa_bench.model.inputs import BF16
-from dsa_bench.model.shape import ceil_div
 from dsa_bench.oracle.hyper import FEW_CHAIN
 
-COLD_L2_SIZES = 2
-"""Bytes read between two reads of one line, in sizes of the L2, for a launch to count as cold."""
-MAX_COPIES = 8192
-"""A visit is whole turns of the copies, and each launch of it is a node of a graph."""
 ALL_PATTERNS = 2**32
 
 
@@ -50,7 +45,7 @@ class CudaHyper:
         return FEW_CHAIN if self.launcher.down_kernel(shape) == "hyper_down_few" else shape.width
 
     def load(self, inputs: MixInputs | GateInputs, l2: str) -> HyperBuffers:
-        cold_bytes = COLD_L2_SIZES * (self.device.l2_bytes or 0) if l2 == "cold" else 0
+        cold_bytes = bytes_between_reads(self.device) if l2 == "cold" else 0
         if isinstance(inputs, MixInputs):
             return CudaMix(self, inputs, cold_bytes)
         return CudaGate(self, inputs, cold_bytes)
@@ -85,11 +80,7 @@ class CudaHyper:
 
     def synchronize(self) -> None:
         """Raises CannotMeasure if a kernel failed: nothing on the device can be used after that."""
-        runtime = load("cupy").cuda.runtime
-        try:
-            self.stream.synchronize()
-        except runtime.CUDARuntimeError as error:
-            raise CannotMeasure(f"a kernel failed on the device ({error}); compute-sanitizer can say where") from error
+        wait_for(self.stream)
 
     def close(self) -> None:
         with suppress(CannotMeasure):
@@ -186,7 +177,7 @@ class CudaGate:
 
     def poison(self, variant: HyperVariant, copy: int, value: float) -> None:
         self._x[:, : self._inputs.shape.gated] = value
-        _set(self._copies[copy].x, self._x)
+        overwrite(self._copies[copy].x, self._x)
         self._backend.fill(self._copies[copy].out, value)
 
     def outputs(self, variant: HyperVariant, copy: int) -> Mapping[str, Tensor]:
@@ -198,43 +189,11 @@ class CudaGate:
         self._copies.clear()
 
 
-def cold_copies(cold_bytes: int, read_bytes: int, name: str, size: str = "--rows") -> int:
-    """Copies of what a call reads that come to `cold_bytes` together; 1 for a warm L2, whose `cold_bytes` are 0.
-
-    VariantRefused if a visit would be too many launches; `size` is the option that makes the tensors larger.
-    """
-    copies = max(ceil_div(cold_bytes, read_bytes), 1)
-    if copies > MAX_COPIES:
-        raise VariantRefused(
-            f"{name} reads {read_bytes} bytes, so a cold L2 takes {copies} copies of them and there are at most "
-            f"{MAX_COPIES}; use --l2 warm or more {size}"
-        )
-    return copies
-
-
-def uploaded(host: Tensor, copies: int) -> Device:
-    """Copies of a tensor on the device, behind each other: [copies, ...]."""
-    device = allocate((copies, *host.shape), host.dtype)
-    for copy in range(copies):
-        _set(device[copy], host)
-    return device
-
-
-def _set(device: Device, host: Tensor) -> None:
-    device.set(np.ascontiguousarray(host.view(np.uint16) if host.dtype == BF16 else host))
-    load("cupy").cuda.get_current_stream().synchronize()
-
-
 def _call(copies: Sequence[Sequence[KernelLaunch]]) -> HyperCall:
     """A call that rotates through copies of its tensors."""
-
-    def launch(call: int) -> None:
-        for kernel in copies[call % len(copies)]:
-            kernel.enqueue()
-
     first = copies[0]
     names = tuple(kernel.name for kernel in first)
-    return HyperCall(launch, sum(kernel.ctas for kernel in first), names, len(copies))
+    return HyperCall(rotating(copies), sum(kernel.ctas for kernel in first), names, len(copies))
 
 
 def _note(op: HyperOp, launcher: HyperLauncher, compute_capability: str | None) -> str | None:

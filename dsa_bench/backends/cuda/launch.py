@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dsa_bench.backends.base import Launch
 from dsa_bench.jit.load import LoadedModule
 from dsa_bench.jit.optional import load
 from dsa_bench.model.errors import BadInput, CannotMeasure, VariantRefused
@@ -145,6 +146,25 @@ def cluster_attribute(driver: Any, size: int) -> Any:
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
     attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = size, 1, 1
     return attribute
+
+
+def rotating(calls: Sequence[Sequence[KernelLaunch]]) -> Launch:
+    """Enqueues the launches of one call after another, each over another copy of the tensors, from the first again."""
+
+    def launch(call: int) -> None:
+        for kernel in calls[call % len(calls)]:
+            kernel.enqueue()
+
+    return launch
+
+
+def wait_for(stream: Any) -> None:
+    """Wait for a stream. CannotMeasure if a kernel failed: nothing on the device can be used after that."""
+    runtime = load("cupy").cuda.runtime
+    try:
+        stream.synchronize()
+    except runtime.CUDARuntimeError as error:
+        raise CannotMeasure(f"a kernel failed on the device ({error}); compute-sanitizer can say where") from error
 
 
 def _parameter(argument: Argument) -> NDArray[Any]:

@@ -37,9 +37,28 @@ def upload(host: NDArray[Any]) -> Device:
     not wait for the stream that it is on.
     """
     device = allocate(host.shape, host.dtype)
+    overwrite(device, host)
+    return device
+
+
+def uploaded(host: NDArray[Any], copies: int) -> Device:
+    """Copies of a tensor on the device, behind each other: [copies, ...]. There when this returns."""
+    device = allocate((copies, *host.shape), host.dtype)
+    for copy in range(copies):
+        overwrite(device[copy], host)
+    return device
+
+
+def overwrite(device: Device, host: NDArray[Any]) -> None:
+    """Give a device array the numbers of a host array; there when this returns."""
     device.set(np.ascontiguousarray(host.view(np.uint16) if host.dtype == BF16 else host))
     load("cupy").cuda.get_current_stream().synchronize()
-    return device
+
+
+def free_bytes() -> int:
+    """Memory of the device that nobody holds."""
+    free, _ = load("cupy").cuda.runtime.memGetInfo()
+    return free
 
 
 def download_bf16(device: Device) -> NDArray[np.generic]:

@@ -67,6 +67,7 @@ def host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense_cells, "uploaded", lambda host, count: np.stack([host] * count))
     monkeypatch.setattr(dense_cells, "allocate_output", lambda shape: np.zeros(32, np.float16))
     monkeypatch.setattr(dense_cells.DenseDeviceInputs, "upload", lambda inputs: next(uploads))
+    monkeypatch.setattr(dense_cells, "free_bytes", lambda: 2**20)
     monkeypatch.setattr(dense_cells.DenseWorkspace, "allocate", lambda *_: "workspace")
 
 
@@ -126,6 +127,14 @@ def test_memory_that_is_not_there_refuses_a_variant_by_name(monkeypatch: pytest.
         cell()[0].call(SPLIT)
     with pytest.raises(VariantRefused, match="copy/kv: 1 MiB"):
         cell()[0].copy_call()
+
+
+def test_copies_that_do_not_fit_are_refused_before_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of 6 MiB with 24 live keys of 65536: each cold copy takes all of it."""
+    made, _ = cell(cold_bytes=5 * 24 * 4 * 24 * 2, shape=DenseShape(65536, 24, 4, 4, 16, 8))
+    monkeypatch.setattr(dense_cells.DenseDeviceInputs, "upload", lambda inputs: pytest.fail("was uploaded"))
+    with pytest.raises(VariantRefused, match=r"5 copies of the cache, 0.1 GiB, and 0.0 GiB are free; use --l2 warm"):
+        made.call(SPLIT)
 
 
 def test_waves_and_occupancy_are_the_documents() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsa_bench.backends.cuda import hyper, hyper_cells
+from dsa_bench.backends.cuda import hyper, hyper_cells, memory
+from dsa_bench.backends.cuda.cold import cold_copies
 from dsa_bench.backends.cuda.hyper import HyperLauncher
-from dsa_bench.backends.cuda.hyper_cells import CudaGate, CudaMix, cold_copies
+from dsa_bench.backends.cuda.hyper_cells import CudaGate, CudaMix
 from dsa_bench.data.hyper import gate_inputs, mix_inputs
 from dsa_bench.model.errors import OutOfDeviceMemory, VariantRefused
 from dsa_bench.model.hyper import LAUNCH_MODES, GateShape, MixShape
@@ -55,11 +56,12 @@ def host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def allocate(shape: tuple[int, ...], dtype: Any) -> Any:
         return np.zeros(shape, np.uint16 if dtype == BF16 else dtype)
 
-    def set_(device: Any, host: Any) -> None:
+    def overwrite(device: Any, host: Any) -> None:
         device[...] = host.view(np.uint16) if host.dtype == BF16 else host
 
-    monkeypatch.setattr(hyper_cells, "allocate", allocate)
-    monkeypatch.setattr(hyper_cells, "_set", set_)
+    for module in (hyper_cells, memory):
+        monkeypatch.setattr(module, "allocate", allocate)
+        monkeypatch.setattr(module, "overwrite", overwrite)
     monkeypatch.setattr(hyper_cells, "download_bf16", lambda device: device.copy().view(BF16))
 
 
