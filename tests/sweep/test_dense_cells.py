@@ -117,6 +117,21 @@ def test_a_few_lost_keys_in_thousands_are_found_by_the_rms_error(timer: Any) -> 
     assert np.sqrt(np.mean(np.square(shorter.out - answer.out))) / size > limit
 
 
+def test_rows_beyond_the_64_are_compared_with_the_first_right_launch(timer: Any) -> None:
+    """Of 68 rows the oracle takes 64; what it leaves out is lost by every split launch."""
+    shape = replace(SHAPE, batch=17)
+    (unseen, *_) = set(range(shape.rows)) - set(dense_reference(dense_inputs(shape)).rows.tolist())
+
+    def lost(variant: DenseVariant, copy: int, out: Any) -> None:
+        if variant.plan.splits > 1:
+            out[unseen] = np.nan if variant.plan.live else 0
+
+    found = checks(Tampered(lost), timer, replace(REQUEST, shapes=(shape,)))
+    assert found.pop("fast/off").status == "ok"
+    reasons = {check.reason for check in found.values()}
+    assert reasons == {f"8 output elements are others than those of fast/off, first [{unseen}, 0]"}
+
+
 def test_one_live_split_must_have_the_bits_of_the_monolithic_launch(timer: Any) -> None:
     def one_bit(variant: DenseVariant, copy: int, out: Any) -> None:
         if variant.plan.splits > 1:
