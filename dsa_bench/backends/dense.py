@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.backends.base import Launch
+from dsa_bench.backends.select import cpu_or_gpu
 from dsa_bench.model.dense import DenseKernel, DenseShape
 from dsa_bench.model.dense_inputs import DenseInputs
 from dsa_bench.model.dense_request import DenseVariant
 from dsa_bench.model.device import DeviceFacts
-from dsa_bench.model.errors import CannotMeasure, CompileFailed
+from dsa_bench.model.errors import CannotMeasure
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +89,7 @@ def open_dense_decode(name: str) -> tuple[DenseBackend, str | None]:
     """
     from dsa_bench.backends.cpu.dense_cells import CpuDense
 
-    if name == "cpu":
-        return CpuDense(), None
-    try:
-        return _open_gpu(), None
-    except CompileFailed:
-        raise
-    except CannotMeasure as error:
-        if name == "cuda":
-            raise CannotMeasure(f"--backend cuda: {error}") from error
-        return CpuDense(), f"measuring the CPU backend: {error}"
+    return cpu_or_gpu(name, CpuDense, _open_gpu)
 
 
 def _open_gpu() -> DenseBackend:

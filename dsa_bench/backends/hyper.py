@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dsa_bench.backends.base import Launch
+from dsa_bench.backends.select import cpu_or_gpu
 from dsa_bench.model.device import DeviceFacts
-from dsa_bench.model.errors import CannotMeasure, CompileFailed
+from dsa_bench.model.errors import CannotMeasure
 from dsa_bench.model.hyper import HyperOp, LaunchMode
 from dsa_bench.model.hyper_inputs import GateInputs, MixInputs, Tensor
 from dsa_bench.model.hyper_request import HyperVariant
@@ -90,20 +91,9 @@ def open_hyper(name: str, op: HyperOp) -> tuple[HyperBackend, list[str]]:
     """
     from dsa_bench.backends.cpu.hyper_cells import CpuHyper
 
-    said: list[str] = []
-    if name == "cpu":
-        backend: HyperBackend = CpuHyper(op)
-    else:
-        try:
-            backend = _open_gpu(op)
-        except CompileFailed:
-            raise
-        except CannotMeasure as error:
-            if name == "cuda":
-                raise CannotMeasure(f"--backend cuda: {error}") from error
-            backend = CpuHyper(op)
-            said.append(f"measuring the CPU backend: {error}")
-    return backend, said if backend.note is None else [*said, backend.note]
+    opened: tuple[HyperBackend, str | None] = cpu_or_gpu(name, lambda: CpuHyper(op), lambda: _open_gpu(op))
+    backend, line = opened
+    return backend, [text for text in (line, backend.note) if text is not None]
 
 
 def _open_gpu(op: HyperOp) -> HyperBackend:

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Which backend measures."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from dsa_bench.backends.base import Backend, Dense
-from dsa_bench.model.errors import CannotMeasure
+from dsa_bench.model.errors import CannotMeasure, CompileFailed
 from dsa_bench.model.shape import Op
+
+Opened = TypeVar("Opened")
 
 
 def open_backend(name: str, op: Op = "decode", pad_smem: int = 0) -> tuple[Backend, str | None]:
@@ -16,14 +21,25 @@ def open_backend(name: str, op: Op = "decode", pad_smem: int = 0) -> tuple[Backe
     """
     from dsa_bench.backends.cpu.backend import CpuBackend
 
+    return cpu_or_gpu(name, CpuBackend, lambda: _open_gpu(op, pad_smem))
+
+
+def cpu_or_gpu(name: str, cpu: Callable[[], Opened], gpu: Callable[[], Opened]) -> tuple[Opened, str | None]:
+    """What `cpu` or `gpu` opens for "cpu", "cuda" or "auto" (the GPU if one works); with a line to tell the user, if
+    there is one.
+
+    Raises what `gpu` raises for "cuda", and CompileFailed for "auto" too: it is no reason to measure something else.
+    """
     if name == "cpu":
-        return CpuBackend(), None
+        return cpu(), None
     try:
-        return _open_gpu(op, pad_smem), None
+        return gpu(), None
+    except CompileFailed:
+        raise
     except CannotMeasure as error:
         if name == "cuda":
             raise CannotMeasure(f"--backend cuda: {error}") from error
-        return CpuBackend(), f"measuring the CPU backend: {error}"
+        return cpu(), f"measuring the CPU backend: {error}"
 
 
 def _open_gpu(op: Op, pad_smem: int) -> Backend:
