@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dsa_bench.model.request import is_yardstick
 from dsa_bench.report.cells import CellTable, VariantRow
 from dsa_bench.report.plots.canvas import draw_line, legend_below, new_figure, plain_log
-from dsa_bench.report.plots.subject import NothingToDraw, Subject, grouped, titles
+from dsa_bench.report.plots.subject import NothingToDraw, Subject, grouped, lines_over, titles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,14 +22,8 @@ VALUES: dict[str, Callable[[VariantRow], float | None]] = {
 
 
 def lines_of(tables: Sequence[CellTable], value: Callable[[VariantRow], float | None]) -> dict[str, dict[int, float]]:
-    """rules of a launch, or the copy -> live length -> value, lengths ascending."""
-    lines: dict[str, dict[int, float]] = {}
-    for table in sorted(tables, key=_length):
-        for row in table.rows:
-            found = value(row)
-            if found is not None and row.time_us is not None:
-                lines.setdefault(_name(row), {})[_length(table)] = found
-    return lines
+    """rules of a launch, or the copy -> live length -> value."""
+    return lines_over(tables, _length, _name, value)
 
 
 def draw(subject: Subject) -> "Figure":

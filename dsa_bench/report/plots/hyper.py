@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dsa_bench.model.hyper import HyperOp
 from dsa_bench.report.cells import CellTable, VariantRow, part_of
 from dsa_bench.report.plots.canvas import COLORS, MARKERS, draw_line, legend_below, new_figure, plain_log
-from dsa_bench.report.plots.subject import NothingToDraw, Subject, grouped, titles
+from dsa_bench.report.plots.subject import NothingToDraw, Subject, grouped, lines_over, titles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,14 +18,8 @@ MAX_COLUMNS = 4
 
 
 def lines_of(tables: Sequence[CellTable], value: Callable[[VariantRow], float | None]) -> dict[str, dict[int, float]]:
-    """variant without its part -> rows -> value, rows ascending; what has no value at some rows has a gap there."""
-    lines: dict[str, dict[int, float]] = {}
-    for table in sorted(tables, key=_rows):
-        for row in table.rows:
-            found = value(row)
-            if found is not None:
-                lines.setdefault(_form(row), {})[_rows(table)] = found
-    return lines
+    """variant without its part -> rows -> value."""
+    return lines_over(tables, _rows, _form, value)
 
 
 def draw_mix(subject: Subject) -> "Figure":
@@ -107,8 +101,7 @@ def _groups(subject: Subject, op: HyperOp) -> list[list[CellTable]]:
 def _place(table: CellTable) -> dict[str, str]:
     """What tells a panel from others: the kernel, every size but the rows, and how it was measured."""
     sizes = {name: value for name, value in table.shape.items() if name not in ("op", "rows")}
-    part = next(filter(None, (part_of(row.check.kernel) for row in table.rows)), "")
-    return {"": part, **sizes, "timer": str(table.timer), "L2": str(table.l2)}
+    return {"": str(table.part), **sizes, "timer": str(table.timer), "L2": str(table.l2)}
 
 
 def _head(axes: Any, groups: Sequence[Sequence[CellTable]], words: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from dsa_bench.model.errors import BadInput
 from dsa_bench.model.run import Run
 from dsa_bench.model.splits_map import SplitsMap
 from dsa_bench.model.text import printable
-from dsa_bench.report.cells import CellTable, cell_tables
+from dsa_bench.report.cells import CellTable, VariantRow, cell_tables
 from dsa_bench.report.swept import NothingSwept, SweptCell, run_slots, swept_cells
 
 T = TypeVar("T")
@@ -80,6 +80,22 @@ def titles(places: Sequence[dict[str, str]], always: Sequence[str] = ()) -> list
         name for name in (places[0] if places else {}) if name in always or len({place[name] for place in places}) > 1
     ]
     return [printable(", ".join(f"{name} {place[name]}".strip() for name in shown)) for place in places]
+
+
+def lines_over(
+    tables: Sequence[CellTable],
+    at: Callable[[CellTable], int],
+    name: Callable[[VariantRow], str],
+    value: Callable[[VariantRow], float | None],
+) -> dict[str, dict[int, float]]:
+    """name -> place -> value, places ascending; what has no time or no value somewhere has a gap there."""
+    lines: dict[str, dict[int, float]] = {}
+    for table in sorted(tables, key=at):
+        for row in table.rows:
+            found = value(row)
+            if found is not None and row.time_us is not None:
+                lines.setdefault(name(row), {})[at(table)] = found
+    return lines
 
 
 def swept_place(cell: SweptCell) -> dict[str, str]:
