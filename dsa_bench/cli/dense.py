@@ -12,12 +12,12 @@ import typer
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, lines_to_user, note, only_the_result_on_stdout
 from dsa_bench.cli.measure import print_measured
-from dsa_bench.cli.operator import measure_operator
+from dsa_bench.cli.operator import measure_operator, print_checks
 from dsa_bench.cli.part import WHOLE, Part
 from dsa_bench.cli.sparse import DEFAULT_ROUNDS
 from dsa_bench.model.dense import DENSE_KERNELS, DenseDtype, DenseKernel, DenseShape
 from dsa_bench.model.dense_request import DEFAULT_RULES, OFF, DenseRequest
-from dsa_bench.model.errors import BadInput, CannotMeasure, GateFailed
+from dsa_bench.model.errors import BadInput, CannotMeasure
 from dsa_bench.model.request import Policy
 from dsa_bench.splits.dense import CHUNK_VARIABLE, parse_rule, pinned_name
 
@@ -154,7 +154,6 @@ def check_dense_op(backend_name: str, format: str) -> None:
     by none."""
     from dsa_bench.backends.dense import open_dense_decode
     from dsa_bench.cli.progress import CaseProgress
-    from dsa_bench.report.hyper_check import hyper_check_json, hyper_check_text
     from dsa_bench.sweep.dense_check import check_dense, dense_cases
 
     backend, said = open_dense_decode(backend_name)
@@ -165,10 +164,7 @@ def check_dense_op(backend_name: str, format: str) -> None:
             results = list(check_dense(backend, progress.begin))
     finally:
         backend.close()
-    emit(hyper_check_json("dense", results, backend.device) if format == "json" else hyper_check_text(results))
-    wrong = [f"{result.case} ({result.variant})" for result in results if result.status == "WRONG"]
-    if wrong:
-        raise GateFailed(f"wrong result: {'; '.join(wrong)}")
+    print_checks("dense", results, backend.device, format)
     idle = {result.case for result in results} - {result.case for result in results if result.status == "ok"}
     if idle:
         raise CannotMeasure(f"no kernel takes {', '.join(sorted(idle))}; see the table for the reason")

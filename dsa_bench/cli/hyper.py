@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
 from dsa_bench.cli.measure import print_measured
-from dsa_bench.cli.operator import measure_operator
+from dsa_bench.cli.operator import measure_operator, print_checks
 from dsa_bench.cli.part import WHOLE, Part
 from dsa_bench.cli.sparse import DEFAULT_ROUNDS
-from dsa_bench.model.errors import CannotMeasure, GateFailed
+from dsa_bench.model.errors import CannotMeasure
 from dsa_bench.model.hyper import GateShape, HyperOp, MixShape
 from dsa_bench.model.hyper_request import MIX_KERNELS, HyperRequest, MixKernel
 from dsa_bench.model.request import Policy
@@ -87,7 +87,6 @@ def check_hyper_op(op: HyperOp, backend_name: str, format: str) -> None:
     is taken by none."""
     from dsa_bench.backends.hyper import open_hyper
     from dsa_bench.cli.progress import CaseProgress
-    from dsa_bench.report.hyper_check import hyper_check_json, hyper_check_text
     from dsa_bench.sweep.hyper_check import check_cases, check_hyper
 
     backend, said = open_hyper(backend_name, op)
@@ -98,10 +97,7 @@ def check_hyper_op(op: HyperOp, backend_name: str, format: str) -> None:
             results = list(check_hyper(op, backend, progress.begin))
     finally:
         backend.close()
-    emit(hyper_check_json(op, results, backend.device) if format == "json" else hyper_check_text(results))
-    wrong = [f"{result.case} ({result.variant})" for result in results if result.status == "WRONG"]
-    if wrong:
-        raise GateFailed(f"wrong result: {'; '.join(wrong)}")
+    print_checks(op, results, backend.device, format)
     refused = [f"{result.case} ({result.variant})" for result in results if result.status == "refused"]
     if refused:
         raise CannotMeasure(f"not checked: {'; '.join(refused)}; see the table for the reason")

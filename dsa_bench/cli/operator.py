@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""Measuring an operator on an open backend, with what every operator is measured with."""
+"""What operators other than sparse attention are measured with on an open backend, and how their checks are printed."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsa_bench.cli.console import note
+from dsa_bench.cli.console import emit, note
 from dsa_bench.cli.part import WHOLE, Part
+from dsa_bench.model.errors import GateFailed
 from dsa_bench.model.request import Policy
 
 if TYPE_CHECKING:
     from dsa_bench.backends.base import Timed
+    from dsa_bench.model.device import DeviceFacts
+    from dsa_bench.model.operator_result import OperatorResult
     from dsa_bench.sweep.runs import Measured, Operator
 
 
@@ -49,3 +52,13 @@ def measure_operator(
         if record is not None and record.exists():
             note(f"what was measured is in {record}; the same command with --resume goes on")
         raise
+
+
+def print_checks(op: str, results: "Sequence[OperatorResult]", device: "DeviceFacts", format: str) -> None:
+    """Print what `check` found of an operator. Raises GateFailed for a wrong result."""
+    from dsa_bench.report.operator_check import operator_check_json, operator_check_text
+
+    emit(operator_check_json(op, results, device) if format == "json" else operator_check_text(results))
+    wrong = [f"{result.case} ({result.variant})" for result in results if result.status == "WRONG"]
+    if wrong:
+        raise GateFailed(f"wrong result: {'; '.join(wrong)}")

@@ -101,20 +101,3 @@ class HyperRequest:
         timer = "events" if self.op == "gate" and backend == "cuda" and self.policy.timer == "auto" else None
         policy = self.policy if timer is None else replace(self.policy, timer=timer)
         return replace(self, ceiling=wanted and self.op == "mix", policy=policy)
-
-
-@dataclass(frozen=True, slots=True)
-class HyperResult:
-    """One check of `mix` or `gate`.
-
-    tried, wrong  what was compared (bit patterns, output elements or launches, as `of` says), and how many were wrong
-    status        "ok", "WRONG", or "refused": the device or the compiler does not take it
-    """
-
-    case: str
-    variant: str
-    of: str
-    tried: int
-    wrong: int
-    status: Literal["ok", "WRONG", "refused"]
-    reason: str | None = None

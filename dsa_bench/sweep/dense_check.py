@@ -12,7 +12,7 @@ from dsa_bench.model.dense import DENSE_KERNELS, ITEM_BYTES, DenseShape
 from dsa_bench.model.dense_inputs import DenseInputs
 from dsa_bench.model.dense_request import DEFAULT_RULES
 from dsa_bench.model.errors import CompileFailed, VariantRefused
-from dsa_bench.model.hyper_request import HyperResult
+from dsa_bench.model.operator_result import OperatorResult
 from dsa_bench.splits.dense import dense_variants
 from dsa_bench.sweep.dense import DenseChecker
 
@@ -52,7 +52,7 @@ def dense_cases() -> list[DenseCase]:
     return cases
 
 
-def check_dense(backend: DenseBackend, begin: Callable[[str], None]) -> Iterator[HyperResult]:
+def check_dense(backend: DenseBackend, begin: Callable[[str], None]) -> Iterator[OperatorResult]:
     """Every kernel and launch on every case. `begin` is told each case's name."""
     for case in dense_cases():
         begin(case.name)
@@ -64,10 +64,10 @@ def check_dense(backend: DenseBackend, begin: Callable[[str], None]) -> Iterator
                 try:
                     outcome = checker.check(variant, buffers.call(variant))
                 except (VariantRefused, CompileFailed) as refusal:
-                    yield HyperResult(case.name, variant.name, "rows", 0, 0, "refused", str(refusal))
+                    yield OperatorResult(case.name, variant.name, "rows", 0, 0, "refused", str(refusal))
                     continue
                 wrong = outcome.status != "ok"
                 status, rows = "WRONG" if wrong else "ok", checker.rows
-                yield HyperResult(case.name, variant.name, "rows", rows, int(wrong), status, outcome.reason)
+                yield OperatorResult(case.name, variant.name, "rows", rows, int(wrong), status, outcome.reason)
         finally:
             buffers.close()

@@ -12,13 +12,8 @@ from dsa_bench.model.cell_key import cell_words
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.hyper import LAUNCH_MODES, GateShape, HyperOp, MixShape
 from dsa_bench.model.hyper_inputs import GateInputs
-from dsa_bench.model.hyper_request import (
-    GateVariant,
-    HyperRequest,
-    HyperResult,
-    HyperShape,
-    HyperVariant,
-)
+from dsa_bench.model.hyper_request import GateVariant, HyperRequest, HyperShape, HyperVariant
+from dsa_bench.model.operator_result import OperatorResult
 from dsa_bench.oracle.hyper import checked_rows
 from dsa_bench.sweep.hyper import Checker, bits, drawn
 
@@ -34,7 +29,7 @@ CHAIN_LAUNCHES = {"cuda": 10_000, "cpu": 20}
 """On the CPU a launch has ended when the next begins, so a chain shows little."""
 
 
-def check_hyper(op: HyperOp, backend: HyperBackend, begin: Callable[[str], None]) -> Iterator[HyperResult]:
+def check_hyper(op: HyperOp, backend: HyperBackend, begin: Callable[[str], None]) -> Iterator[OperatorResult]:
     """Every check of an operator. `begin` is told each case's name."""
     if op == "mix":
         begin(SIGMOIDS_CASE)
@@ -52,14 +47,14 @@ def check_cases(op: HyperOp) -> int:
     return len(SHAPES[op]) + 1
 
 
-def _sigmoids(backend: HyperBackend) -> HyperResult:
+def _sigmoids(backend: HyperBackend) -> OperatorResult:
     tried, wrong, first = backend.sigmoid_differences()
     reason = None if first is None else f"the two sigmoids of {first!r} have different bits, the first of {wrong}"
     status = "WRONG" if wrong else "ok"
-    return HyperResult(SIGMOIDS_CASE, "branchy, branch-free", "bit patterns", tried, wrong, status, reason)
+    return OperatorResult(SIGMOIDS_CASE, "branchy, branch-free", "bit patterns", tried, wrong, status, reason)
 
 
-def _cell(op: HyperOp, shape: HyperShape, backend: HyperBackend) -> Iterator[HyperResult]:
+def _cell(op: HyperOp, shape: HyperShape, backend: HyperBackend) -> Iterator[OperatorResult]:
     inputs, case = drawn(shape, seed=shape.rows), cell_words({"op": op, **_texts(shape)})
     buffers = backend.load(inputs, "warm")
     try:
@@ -68,11 +63,12 @@ def _cell(op: HyperOp, shape: HyperShape, backend: HyperBackend) -> Iterator[Hyp
             try:
                 outcome = checker.check(variant, buffers.call(variant))
             except VariantRefused as refusal:
-                yield HyperResult(case, variant.name, "rows", 0, 0, "refused", str(refusal))
+                yield OperatorResult(case, variant.name, "rows", 0, 0, "refused", str(refusal))
                 continue
             wrong = outcome.status != "ok"
             tried = len(checked_rows(shape.rows))
-            yield HyperResult(case, variant.name, "rows", tried, int(wrong), "WRONG" if wrong else "ok", outcome.reason)
+            status = "WRONG" if wrong else "ok"
+            yield OperatorResult(case, variant.name, "rows", tried, int(wrong), status, outcome.reason)
     finally:
         buffers.close()
 
@@ -81,7 +77,7 @@ def _texts(shape: HyperShape) -> dict[str, str]:
     return {name: str(value) for name, value in shape.sizes.items()}
 
 
-def _chains(backend: HyperBackend) -> Iterator[HyperResult]:
+def _chains(backend: HyperBackend) -> Iterator[OperatorResult]:
     """Two sets of inputs take turns over one x, and every launch has an output of its own: a projection that read x
     before gate-mul had written it would have the other set's in it."""
     shape = GateShape(CHAIN_ROWS)
@@ -96,7 +92,7 @@ def _chains(backend: HyperBackend) -> Iterator[HyperResult]:
         reason = f"launch {wrong[0]} of the chain has other bits than it has alone" if wrong.size else None
         status = "WRONG" if wrong.size else "ok"
         variant = GateVariant(mode).name
-        yield HyperResult(CHAIN_CASE, variant, "launches", launches, int(wrong.size), status, reason)
+        yield OperatorResult(CHAIN_CASE, variant, "launches", launches, int(wrong.size), status, reason)
 
 
 def _single(inputs: GateInputs, variant: HyperVariant, backend: HyperBackend) -> np.ndarray:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from dsa_bench.model.device import DeviceFacts
-from dsa_bench.model.hyper_request import HyperResult
+from dsa_bench.model.operator_result import OperatorResult
 from dsa_bench.model.text import printable
 from dsa_bench.report.columns import aligned
 
 COLUMNS = ("case", "variant", "status", "compared", "wrong")
 
 
-def hyper_check_json(op: str, results: Sequence[HyperResult], device: DeviceFacts) -> str:
+def operator_check_json(op: str, results: Sequence[OperatorResult], device: DeviceFacts) -> str:
     """Every result, and where it was found."""
     document = {
         "schema": f"dsa-bench/{op}-check",
@@ -26,7 +26,7 @@ def hyper_check_json(op: str, results: Sequence[HyperResult], device: DeviceFact
     return json.dumps(document, indent=1, allow_nan=False)
 
 
-def hyper_check_text(results: Sequence[HyperResult]) -> str:
+def operator_check_text(results: Sequence[OperatorResult]) -> str:
     """A line for each case and variant, then what is not ok and why, then the count."""
     rows = [
         (_case(results, at), one.variant, one.status, _compared(one), str(one.wrong)) for at, one in enumerate(results)
@@ -38,10 +38,10 @@ def hyper_check_text(results: Sequence[HyperResult]) -> str:
     return "\n".join([table, *said, f"{len(results)} checks: {summary}"])
 
 
-def _compared(one: HyperResult) -> str:
+def _compared(one: OperatorResult) -> str:
     return f"{one.tried} {one.of.removesuffix('s') if one.tried == 1 else one.of}"
 
 
-def _case(results: Sequence[HyperResult], at: int) -> str:
+def _case(results: Sequence[OperatorResult], at: int) -> str:
     """The name of a case on its first line."""
     return "" if at and results[at - 1].case == results[at].case else results[at].case
