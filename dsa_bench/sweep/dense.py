@@ -15,7 +15,7 @@ from dsa_bench.bench.check import compare_rows
 from dsa_bench.bench.variant import Checked, Variant
 from dsa_bench.data.dense import dense_inputs
 from dsa_bench.dispatch.facts import DENSE_KERNEL
-from dsa_bench.model.dense import LARGEST, DenseDtype, DensePlan, DenseShape
+from dsa_bench.model.dense import LARGEST, DensePlan, DenseShape
 from dsa_bench.model.dense_inputs import DenseInputs
 from dsa_bench.model.dense_request import COPY, DenseRequest, DenseVariant
 from dsa_bench.model.errors import CompileFailed, VariantRefused
