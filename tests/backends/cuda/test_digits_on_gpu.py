@@ -63,7 +63,7 @@ def run(backend: Any, inputs: SparseInputs, variant: VariantPlan, forced: int = 
 def portable(backend: Any, inputs: SparseInputs, splits: int, launches: int = 1) -> list[np.ndarray]:
     """What the kernel without clusters gives, also where the device has clusters, in so many launches."""
     kernels = {PORTABLE: backend._kernels[PORTABLE]}
-    launcher = type(backend._launcher)(kernels, backend.stream, programmatic=False)
+    launcher = type(backend._launcher)(kernels, backend.stream, programmatic=False, sms=backend.device.sm_count)
     variant = plan(inputs.shape, ALL_HEADS, splits)
     workspace = DigitsWorkspace.allocate(variant, kernels[PORTABLE], inputs.shape)
     out, device = allocate(inputs.query.shape, BF16), DeviceInputs.upload(inputs)
@@ -151,6 +151,7 @@ def test_graph_replays_with_interleaved_geometries_give_the_same_bits(backend: A
         backend.synchronize()
         for (_, out, inputs), expected in zip(calls, first, strict=True):
             assert bool((out == expected).all()), inputs.shape.key
+        for _, out, _ in calls:  # the tenth launch writes where the first one does
             out.fill(0)
         cupy.cuda.Device().synchronize()
 
