@@ -3,6 +3,7 @@
 
 import dataclasses
 import itertools
+import os
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,12 @@ pytestmark = pytest.mark.gpu
 
 MANY = "int8-ws many"
 """What `int8-ws` launches for many CTAs, whatever their number."""
-KERNELS = ("previous", "int8-tc", "int8-ws", MANY)
+UNPROVEN = ("int8-ws", MANY) if os.environ.get("TEST_INT8_WS") else ()
+"""Run by test_int8_ws_on_gpu.py in a process of its own: it waits for its own warps, and a wait that never ends would
+take the other tests with it."""
+DIGIT_KERNELS = UNPROVEN or ("int8-tc",)
+KERNELS = UNPROVEN or ("previous", "int8-tc")
+only_unproven = pytest.mark.skipif(not UNPROVEN, reason="test_int8_ws_on_gpu.py runs it in a process of its own")
 
 
 def shape_of(rows: int, context: int, candidates: int, query_heads: int = 24, kv_heads: int = 2) -> SparseShape:
@@ -118,7 +124,7 @@ def test_previous_takes_every_alignment_and_int8_tc_says_what_it_takes(prefill_b
                 check(prefill_backend, sparse_inputs(other, DataSpec()), kernel)
     steep = dataclasses.replace(inputs, scale=1.5)
     check(prefill_backend, steep, "previous")
-    for kernel in KERNELS[1:]:
+    for kernel in DIGIT_KERNELS:
         with pytest.raises(VariantRefused, match="softmax scales from 0 to 1"):
             check(prefill_backend, steep, kernel)
 
@@ -170,6 +176,7 @@ def test_the_error_of_int8_tc_is_the_rounding_of_the_output(prefill_backend: Any
     assert check(prefill_backend, inputs, "previous") <= 3.0 * floor
 
 
+@only_unproven
 @pytest.mark.parametrize("data", [DataSpec(seed=4), DataSpec(seed=4, query_std=3.0, invalid_fraction=0.2)])
 def test_the_error_of_int8_ws_is_the_rounding_of_the_output(prefill_backend: Any, data: DataSpec) -> None:
     """Relative RMS at most 1.02 of the floor."""
@@ -189,6 +196,7 @@ PATHS = {
 WS_PATHS = {"two": DataSpec(seed=2), "four": DataSpec(seed=2, query_std=45.0), "single": PATHS["single"]}
 
 
+@only_unproven
 @pytest.mark.parametrize("kernel", ["int8-ws", MANY])
 @pytest.mark.parametrize("query_heads", [24, 32])
 @pytest.mark.parametrize("path", WS_PATHS)
@@ -210,7 +218,7 @@ def test_every_cta_takes_the_path_that_its_inputs_need(prefill_backend: Any, pat
     check(prefill_backend, inputs, "int8-tc")
 
 
-@pytest.mark.parametrize("kernel", KERNELS[1:])
+@pytest.mark.parametrize("kernel", DIGIT_KERNELS)
 @pytest.mark.parametrize("tile", [0, 1, 9, 22, 23])
 def test_a_tail_in_any_tile_loses_nothing(prefill_backend: Any, tile: int, kernel: str) -> None:
     """Digits until the tile that holds a candidate 25 nats deep, whose value alone is in channel 0; then single."""
@@ -225,7 +233,7 @@ def test_a_tail_in_any_tile_loses_nothing(prefill_backend: Any, tile: int, kerne
     check(prefill_backend, inputs, kernel)
 
 
-@pytest.mark.parametrize("kernel", KERNELS[1:])
+@pytest.mark.parametrize("kernel", DIGIT_KERNELS)
 @pytest.mark.parametrize("forced", range(3))
 def test_every_path_is_right_on_ordinary_data(prefill_backend: Any, forced: int, kernel: str) -> None:
     inputs = sparse_inputs(shape_of(40, 4096, 1500), DataSpec(seed=7, invalid_fraction=0.2))
