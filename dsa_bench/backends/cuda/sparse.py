@@ -166,10 +166,10 @@ class SparseLauncher:
         """The one kernel of a call of `int8-digits`. VariantRefused if it does not take the shape, scale or splits."""
         kernel, splits = self.digits_kernel(variant), variant.split.splits
         constants = kernel.facts.constants
-        self._refuse_unless(kernel, shape.head_size == constants["head_size"], "head size 256", shape)
-        self._refuse_unless(kernel, shape.group <= constants["max_group"], "up to 16 query heads per KV head", shape)
+        self._refuse_beyond_tile(kernel, shape)
         self._refuse_beyond_bounds(kernel, shape, inputs.scale)
-        self._refuse_unless(kernel, max(shape.rows, shape.kv_heads) <= GRID_LIMIT_YZ, "up to 65535 rows", shape)
+        grid_fits = max(shape.rows, shape.kv_heads) <= GRID_LIMIT_YZ
+        self._refuse_unless(kernel, grid_fits, f"up to {GRID_LIMIT_YZ} rows and KV heads", shape)
         takes = splits in CLUSTERS if constants["max_cluster"] else splits <= MAX_SPLITS
         self._refuse_unless(kernel, takes, f"other numbers of splits than {splits}", shape)
         parts = ceil_div(shape.group, constants["heads_per_cta"])

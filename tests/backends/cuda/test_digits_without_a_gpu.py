@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: MIT
+"""The launches of `int8-digits`, built with doubles for the device: parameters, grids, workspace, refusals."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsa_bench.backends.cuda import sparse as cuda
+from dsa_bench.backends.cuda.sparse import DeviceInputs, DigitsWorkspace, SparseLauncher
+from dsa_bench.data.synthetic import sparse_inputs
+from dsa_bench.model.errors import VariantRefused
+from dsa_bench.model.plan import SplitPlan, VariantPlan
+from dsa_bench.model.request import DIGITS, DataSpec
+from dsa_bench.model.shape import SparseShape, ceil_div
+from dsa_bench.splits.digits import ALL_HEADS, FEW_HEADS
+
+HEADS = {"decode_digits": ALL_HEADS, "decode_digits_few": FEW_HEADS, "decode_digits_portable": ALL_HEADS}
+SHAPE = SparseShape(3, 2000, 1000, 26)
+
+
+def fake_kernel(name: str) -> Any:
+    constants = {"head_size": 256, "max_group": 16, "heads_per_cta": HEADS[name]}
+    constants["max_cluster"] = 0 if name == "decode_digits_portable" else 16
+    return SimpleNamespace(name=name, facts=SimpleNamespace(constants=constants))
+
+
+def variant(shape: SparseShape, heads: int, splits: int) -> VariantPlan:
+    ctas = shape.row_heads * ceil_div(shape.group, heads) * splits
+    return VariantPlan(DIGITS, (), SplitPlan(shape.tiles, splits), ctas, heads=heads)
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`built(shape, heads, splits)` is the launch of a call as it would reach the driver."""
+
+    def launch(kernel: Any, grid: Any, arguments: Any, _: Any, *, cluster: int) -> Any:
+        return SimpleNamespace(name=kernel.name, grid=grid, arguments=list(arguments), cluster=cluster)
+
+    monkeypatch.setattr(cuda, "KernelLaunch", launch)
+    monkeypatch.setattr(cuda, "allocate", lambda shape, _: np.empty(shape, np.float32))
+    monkeypatch.setattr(cuda, "upload", lambda host: host)
+
+    def build(shape: SparseShape, heads: int, splits: int, *, clusters: bool = True, scale: float = 1 / 16) -> Any:
+        names = HEADS if clusters else ["decode_digits_portable"]
+        launcher = SparseLauncher({name: fake_kernel(name) for name in names}, None, programmatic=True, sms=132)
+        plan = variant(shape, heads, splits)
+        small = sparse_inputs(SparseShape(1, 8, 4), DataSpec())
+        device = DeviceInputs(small.query, small.key, small.value, small.key_scale, small.value_scale, small.selected,
+                              scale)  # fmt: skip
+        workspace = DigitsWorkspace.allocate(plan, launcher.digits_kernel(plan), shape)
+        (only,) = launcher.digits(plan, shape, device, workspace, small.query)
+        return only
+
+    return build
+
+
+def test_arguments_are_what_the_kernels_declare(root: Path, built: Any) -> None:
+    text = (root / "kernels/dsa/decode_digits.cu").read_text().replace("\\\n", " ")
+    found = re.search(r"__launch_bounds__\([^)]*\) name\(([^)]*)\)", text)
+    assert found is not None
+    kinds = {"*": "pointer", "int": "int", "float": "float"}
+    declared = [next(kind for mark, kind in kinds.items() if mark in parameter) for parameter in found[1].split(",")]
+    given = {np.int32: "int", np.float32: "float", np.uint64: "pointer", np.ndarray: "pointer"}
+    for clusters in (True, False):
+        assert [given[type(argument)] for argument in built(SHAPE, 12, 3, clusters=clusters).arguments] == declared
+
+
+@pytest.mark.parametrize(
+    ("heads", "clusters", "name", "splits", "grid", "heads_each"),
+    [
+        (FEW_HEADS, True, "decode_digits_few", 16, (64, 2, 3), 4),
+        (ALL_HEADS, True, "decode_digits", 6, (12, 2, 3), 7),
+        (ALL_HEADS, False, "decode_digits_portable", 6, (12, 2, 3), 7),
+    ],
+)
+def test_grids_follow_the_contract(
+    built: Any, heads: int, clusters: bool, name: str, splits: int, grid: tuple[int, int, int], heads_each: int
+) -> None:
+    """13 heads of a group, 16 tiles."""
+    launch = built(SHAPE, heads, splits, clusters=clusters)
+    assert (launch.name, launch.grid, launch.cluster) == (name, grid, splits if clusters else 0)
+    assert launch.arguments[10:17] == [2000, 1000, 13, heads_each, splits, 16 // splits, 16 % splits]
+
+
+def test_only_a_kernel_without_clusters_has_a_workspace_and_its_counters_are_zero(built: Any) -> None:
+    assert [int(argument) for argument in built(SHAPE, ALL_HEADS, 6).arguments[7:10]] == [0, 0, 0]
+    chunks, sums, arrived = built(SHAPE, ALL_HEADS, 6, clusters=False).arguments[7:10]
+    merged = 3 * 2 * 2  # rows, KV heads, parts of a group
+    assert (chunks.size, sums.size) == (merged * 6 * 12 * 256, merged * 6 * 12 * 2)
+    assert (arrived.size, arrived.dtype, int(arrived.sum())) == (merged, np.uint32, 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "splits", "takes"),
+    [
+        (SparseShape(1, 300, 200, 24, 2, 128), 1, "head size 256"),
+        (SparseShape(1, 300, 200, 34), 1, "up to 16 query heads per KV head"),
+        (SparseShape(1, 2**21, 2**20 + 1), 1, "up to 1048576 candidates"),
+        (SparseShape(65536, 65536, 200), 1, "up to 65535 rows and KV heads"),
+        (SparseShape(1, 300, 200, 65536, 65536), 1, "up to 65535 rows and KV heads"),
+        (SparseShape(1, 300, 200), 9, "other numbers of splits than 9"),
+    ],
+)
+def test_what_it_does_not_take_is_refused(built: Any, shape: SparseShape, splits: int, takes: str) -> None:
+    with pytest.raises(VariantRefused, match=f"decode_digits takes {takes}, not op=decode"):
+        built(shape, ALL_HEADS, splits)
+
+
+def test_softmax_scales_and_splits_without_clusters_have_limits(built: Any) -> None:
+    with pytest.raises(VariantRefused, match="softmax scales from 0 to 1"):
+        built(SHAPE, ALL_HEADS, 1, scale=1.5)
+    assert built(SHAPE, ALL_HEADS, 32, clusters=False).grid == (64, 2, 3)
+    with pytest.raises(VariantRefused, match="other numbers of splits than 33"):
+        built(SHAPE, ALL_HEADS, 33, clusters=False)
