@@ -11,7 +11,9 @@ from dsa_bench.splits.rules import MAX_SPLITS
 FEW_HEADS, ALL_HEADS = 4, 12
 """Query heads of a KV head that a CTA takes: few where the row has CTAs to spare, as they gather the same rows."""
 CLUSTERS = (16, 8, 7, 6, 5, 4, 3, 2, 1)
-"""Sizes of clusters that the kernel merges (kernels/dsa/digits.cuh), the fastest for a row first."""
+"""Sizes of clusters that are launched, of those that the kernel merges (kernels/dsa/digits.cuh); the fastest first."""
+FEW_HEADS_CLUSTERS = (16, 8)
+"""Those that are launched with few heads, where each part of a group gathers the row's candidates again."""
 NO_CLUSTERS: Mapping[int, int] = MappingProxyType({})
 PLANNED_CLUSTERS: Mapping[int, Mapping[int, int]] = MappingProxyType(
     {132: MappingProxyType({16: 7, 8: 15, 7: 15, 6: 17, 5: 20, 4: 30, 3: 40, 2: 66, 1: 132})}
@@ -33,7 +35,8 @@ class DigitSplits(NamedTuple):
 def digit_splits(
     tiles: int, rows: int, kv_heads: int, group: int, sms: int, clusters: Mapping[int, int] = NO_CLUSTERS
 ) -> DigitSplits:
-    """The largest cluster of which the device holds all that the call needs at once, with few heads if it can.
+    """The largest cluster of which the device holds all that the call needs at once: few heads in clusters of 16 or 8,
+    and where it holds neither, all heads in one of any size.
 
     tiles     [tiles/row]  ceil(candidates / TILE); a cluster has no more CTAs
     sms       [SMs]        of which each holds one CTA
@@ -48,7 +51,7 @@ def digit_splits(
         return DigitSplits(ALL_HEADS, max(1, min(tiles, MAX_SPLITS, sms // (rows * kv_heads * parts))), parts)
     for heads in (FEW_HEADS, ALL_HEADS):
         parts = ceil_div(group, heads)
-        for size in CLUSTERS[:2] if heads == FEW_HEADS else CLUSTERS:
+        for size in FEW_HEADS_CLUSTERS if heads == FEW_HEADS else CLUSTERS:
             if size <= tiles and rows * kv_heads * parts <= clusters.get(size, 0):
                 return DigitSplits(heads, size, parts)
     return DigitSplits(ALL_HEADS, 1, ceil_div(group, ALL_HEADS))
