@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The arithmetic of `int8-digits` in NumPy: what kernels/dsa/digits.cuh does to numbers, step by step.
 
-Not emulated: the error of the hardware's ex2 (2^-22), and the order of the FP32 row sums.
+Not emulated: the error of the hardware's ex2 (2^-22); the order of the FP32 row sums; that the kernel scales scores
+after it has subtracted the maximum; which splits have one tile more than others.
 """
 
 from typing import NamedTuple

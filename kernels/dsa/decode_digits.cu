@@ -17,8 +17,9 @@
 // Debug     forced_path: -1 chooses by the inputs; 0, 1 take that path of digits.cuh in every CTA. path_counts, unless
 //           null: each CTA adds 1 to the counter of its path.
 // Needs     as digits.cuh; group <= 16; rows and kv_heads <= 65535.
-// Leaves    every element of out written; zeros for a row without a candidate. No CTA waits for one that may not be
-//           resident: a cluster is placed whole, and without clusters nobody waits. The same bits in every launch.
+// Leaves    every element of out written; zeros for a row without a candidate, if q and key_scale are finite. No CTA
+//           waits for one that may not be resident: a cluster is placed whole, and without clusters nobody waits. The
+//           same bits in every launch.
 #include "common/fact.cuh"
 #include "dsa/digits.cuh"
 

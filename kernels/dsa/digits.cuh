@@ -18,7 +18,7 @@
 //           1  as on the path single of int8_tc.cuh.
 //           l sums the unrounded FP32 p. value_scale is applied last.
 // Merging   In the order of the splits, whoever does it: the bits do not depend on which CTA was first.
-// Not finite  As int8_tc.cuh has it.
+// Not finite  As int8_tc.cuh has it; but without a candidate, NaN in a head whose q or key_scale is not finite.
 // Needs     sm_80+; head size 256; 0 <= scale <= 1; candidates <= 2^20; query, key, value, both scales and out 16-byte
 //           aligned; FP32 denormals kept.
 #pragma once

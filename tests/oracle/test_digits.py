@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsa_bench.data.synthetic import sparse_inputs
+from dsa_bench.model.plan import SplitPlan
+from dsa_bench.model.request import DataSpec
+from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.digits import BITS, digit_scores, fixed_point
+from dsa_bench.oracle.emulation_digits import attend_row_digits
 
 
 @settings(max_examples=100, deadline=None)
@@ -44,3 +49,15 @@ def test_what_is_not_finite_has_no_score_and_what_is_has_one() -> None:
     assert (np.isfinite(scores[2:])).all()
     assert scores[2, 0] == scores[2, 1] > 2.0**100
     assert (scores[3:] == 0).all()
+
+
+@pytest.mark.parametrize("value_scale", [1.0, 2.0**20, np.nan])
+def test_a_row_without_a_candidate_is_zeros_whatever_the_query_and_the_scales_hold(value_scale: float) -> None:
+    inputs = sparse_inputs(SparseShape(2, 300, 200), DataSpec(seed=1))
+    inputs.query[0, 3, 1] = np.inf
+    inputs.key_scale[0, 7] = np.nan
+    inputs.value_scale[0, 9] = value_scale
+    inputs.selected[0] = -1
+    for splits in (1, 3, 5):
+        assert not attend_row_digits(inputs, 0, 0, SplitPlan(inputs.shape.tiles, splits)).any()
+    assert np.isnan(attend_row_digits(inputs, 1, 0, SplitPlan(inputs.shape.tiles, 3))).all(), "a row with candidates"
