@@ -17,7 +17,7 @@
 // Debug     forced_path: -1 chooses by the inputs; 0, 1 take that path of digits.cuh in every CTA. path_counts, unless
 //           null: each CTA adds 1 to the counter of its path.
 // Needs     as digits.cuh; group <= 16; rows and kv_heads <= 65535.
-// Leaves    every element of out written; zeros for a row without a candidate, if q and key_scale are finite. No CTA
+// Leaves    every element of out written; zeros for a row without a candidate, whatever q and the scales hold. No CTA
 //           waits for one that may not be resident: a cluster is placed whole, and without clusters nobody waits. The
 //           same bits in every launch.
 #include "common/fact.cuh"

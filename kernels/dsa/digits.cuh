@@ -18,7 +18,7 @@
 //           1  as on the path single of int8_tc.cuh.
 //           l sums the unrounded FP32 p. value_scale is applied last.
 // Merging   In the order of the splits, whoever does it: the bits do not depend on which CTA was first.
-// Not finite  As int8_tc.cuh has it; but without a candidate, NaN in a head whose q or key_scale is not finite.
+// Not finite  As int8_tc.cuh has it. Equal maxima differ by 0 even if their unit is NaN.
 // Needs     sm_80+; head size 256; 0 <= scale <= 1; candidates <= 2^20; query, key, value, both scales and out 16-byte
 //           aligned; FP32 denormals kept.
 #pragma once
@@ -139,7 +139,8 @@ struct Task {
 // i. Path 0: exp(m - M) / l; path 1: the square root of exp(m - M), and l in smem.sum.
 template <Path kPath, int kLanes, typename S>
 __device__ __forceinline__ float weigh(S& smem, int head, float2 m_l) {
-  const float below = (m_l.x - lanes_max<kLanes>(m_l.x)) * smem.unit[head];
+  const float m = lanes_max<kLanes>(m_l.x);
+  const float below = m_l.x == m ? 0.f : (m_l.x - m) * smem.unit[head];  // also if the unit is NaN
   if constexpr (kPath == kWidePath) {
     const float root = ex2(0.5f * below);
     const float l = lanes_sum<kLanes>(m_l.y * root * root);
@@ -422,7 +423,7 @@ class Attention {
 #pragma unroll
     for (int j = 0; j < kHeads; ++j) {
       const float m = raised_max(j);
-      const float rescale = ex2((max_[j] - m) * unit_[j]);
+      const float rescale = max_[j] == m ? 1.f : ex2((max_[j] - m) * unit_[j]);
       max_[j] = m;
       sum_[j] *= rescale;
 #pragma unroll
@@ -447,7 +448,7 @@ class Attention {
 #pragma unroll
     for (int j = 0; j < kHeads; ++j) {
       const float m = raised_max(j);
-      const float root = ex2((max_[j] - m) * (0.5f * unit_[j]));
+      const float root = max_[j] == m ? 1.f : ex2((max_[j] - m) * (0.5f * unit_[j]));
       if (warp_ == 0 && lane_ < 4) smem_.rescale[kHeads * lane_ + j] = root;
       max_[j] = m;
       sum_[j] = sum_[j] * root * root;

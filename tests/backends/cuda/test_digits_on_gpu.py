@@ -118,6 +118,19 @@ def test_one_huge_channel_ragged_rows_and_rows_without_a_candidate(backend: Any)
         assert not out[7].any(), "a row without a candidate is zeros"
 
 
+@pytest.mark.parametrize("path", [INTEGER, WIDE])
+def test_rows_without_a_candidate_are_zeros_whatever_the_query_and_the_scales_hold(backend: Any, path: int) -> None:
+    inputs = sparse_inputs(SparseShape(2, 4096, 2048), DataSpec(seed=3))
+    inputs.query[:, 3, 1] = np.inf
+    inputs.key_scale[1, 7] = np.nan
+    inputs.selected[0] = -1
+    for heads, splits in geometries(backend):
+        out = run(backend, inputs, plan(inputs.shape, heads, splits), path).astype(np.float32)
+        assert not out[0].any()
+        assert np.isnan(out[1, [3, *range(12, 24)]]).all()
+        assert np.isfinite(np.delete(out[1, :12], 3, axis=0)).all()
+
+
 def test_what_it_does_not_take_is_refused(backend: Any) -> None:
     for shape in (SparseShape(1, 600, 512, 64), SparseShape(1, 600, 512, 24, 2, 128)):
         with pytest.raises(VariantRefused):
