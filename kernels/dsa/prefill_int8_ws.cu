@@ -12,12 +12,10 @@
 // Scores    q * key_scale as INT8 digits (int8_query.cuh), key times digits as exact integers: by wgmma on sm_90a, by
 //           mma.sync elsewhere. All digits of a head lie in one lane. A common part of scores is subtracted exactly.
 // Reference Probabilities are relative to a candidate's score, not to the maximum: a tile moves it, to its maximum,
-// only
-//           if a score lies more than 4 bits above. The FP16 tile holds 2^11 of a probability, so at most 2^15.
+//           only if a score lies more than 4 bits above. The FP16 tile holds 2^11 of a probability, so at most 2^15.
 // Paths     Each CTA takes one; it starts again on `single`, from the inputs, if it meets a tail.
-//           0 two     two digits. Needs, for each head, |dx| <= 2^14 units <= 0.125 nats: a unit is 2^-14 to 2^-15 of
-//           the
-//                     largest |q * key_scale|, and each channel is off by half of one.
+//           0 two     two digits. Needs, for each head, |dx| <= 2^14 units <= 0.125 nats: a unit is 2^-14 to 2^-15
+//                     of the largest |q * key_scale|, and each channel is off by half of one.
 //           1 four    four digits: |dx| as of path digits of int8_tc.cuh, but no error of a common part.
 //           2 single  that of int8_tc.cuh, by its code. Taken at once if a |value_scale| is above 2^100 or NaN; and at
 //                     the end of 0 or 1 if one is above 2^16 and a candidate was more than 20 nats below the maximum
@@ -213,6 +211,7 @@ __device__ __forceinline__ void produce(const Task& task, Smem<kStages>& smem) {
     ++v.slot;
   }
   if (task.tile_end < kStages) needed = learn_path();
+  cp_async_commit();  // without a group of theirs, nothing would wait for the copies
   cp_async_wait<0>();
   if (!needed) __syncthreads();  // all copies have landed
 }
