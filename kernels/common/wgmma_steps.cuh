@@ -23,104 +23,49 @@ __device__ __forceinline__ void wait(int (&c)[kCount]) {
   for (int n = 0; n < kCount; ++n) asm volatile("" : "+r"(c[n]));  // not read before
 }
 
-// c = a * b, or c += a * b: 64 rows of a, columns rows of b, 32 channels. Warp w of the warpgroup holds rows
-// [16w, 16w + 16): c[4j .. 4j + 3] is the C fragment of mma_m16n8k32 for columns [8j, 8j + 8).
+// multiply: c = a * b; multiply_add: c += a * b. 64 rows of a, columns rows of b, 32 channels. Warp w of the warpgroup
+// holds rows [16w, 16w + 16): c[4j .. 4j + 3] is the C fragment of mma_m16n8k32 for columns [8j, 8j + 8).
 #define FOUR(access, i) access(c[i]), access(c[i + 1]), access(c[i + 2]), access(c[i + 3])
+#define SUMS_12(access) FOUR(access, 0), FOUR(access, 4), FOUR(access, 8)
+#define SUMS_16(access) SUMS_12(access), FOUR(access, 12)
+#define SUMS_24(access) SUMS_16(access), FOUR(access, 16), FOUR(access, 20)
+#define SUMS_32(access) SUMS_24(access), FOUR(access, 24), FOUR(access, 28)
+#define REGISTERS_12 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11"
+#define REGISTERS_16 REGISTERS_12 ", %12, %13, %14, %15"
+#define REGISTERS_24 REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define REGISTERS_32 REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 
-__device__ __forceinline__ void multiply(int (&c)[12], unsigned a, unsigned b) {
-  asm volatile(
-      "{ .reg .pred p; .reg .b64 da, db; setp.ne.b32 p, 0, 0;\n"
-      "  mov.b64 da, {%12, 0x40000040}; mov.b64 db, {%13, 0x40000040};\n"
-      "  wgmma.mma_async.sync.aligned.m64n24k32.s32.s8.s8 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}, "
-      "da, db, p; }"
-      : FOUR("=r", 0), FOUR("=r", 4), FOUR("=r", 8)
-      : "r"(a), "r"(b));
-}
+#define STEP(sums, columns, registers, operand_a, operand_b, adds)                                          \
+  asm volatile("{ .reg .pred adds; .reg .b64 a, b; setp.ne.b32 adds, " adds                                 \
+               ", 0;\n"                                                                                     \
+               "  mov.b64 a, {" operand_a ", 0x40000040}; mov.b64 b, {" operand_b                           \
+               ", 0x40000040};\n"                                                                           \
+               "  wgmma.mma_async.sync.aligned.m64n" columns "k32.s32.s8.s8 {" registers "}, a, b, adds; }" \
+               : sums                                                                                       \
+               : "r"(a), "r"(b))
+#define PRODUCT(count, columns, operand_a, operand_b)                                     \
+  __device__ __forceinline__ void multiply(int (&c)[count], unsigned a, unsigned b) {     \
+    STEP(SUMS_##count("=r"), columns, REGISTERS_##count, operand_a, operand_b, "0");      \
+  }                                                                                       \
+  __device__ __forceinline__ void multiply_add(int (&c)[count], unsigned a, unsigned b) { \
+    STEP(SUMS_##count("+r"), columns, REGISTERS_##count, operand_a, operand_b, "1");      \
+  }
 
-__device__ __forceinline__ void multiply_add(int (&c)[12], unsigned a, unsigned b) {
-  asm volatile(
-      "{ .reg .pred p; .reg .b64 da, db; setp.ne.b32 p, 1, 0;\n"
-      "  mov.b64 da, {%12, 0x40000040}; mov.b64 db, {%13, 0x40000040};\n"
-      "  wgmma.mma_async.sync.aligned.m64n24k32.s32.s8.s8 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}, "
-      "da, db, p; }"
-      : FOUR("+r", 0), FOUR("+r", 4), FOUR("+r", 8)
-      : "r"(a), "r"(b));
-}
-
-__device__ __forceinline__ void multiply(int (&c)[16], unsigned a, unsigned b) {
-  asm volatile(
-      "{ .reg .pred p; .reg .b64 da, db; setp.ne.b32 p, 0, 0;\n"
-      "  mov.b64 da, {%16, 0x40000040}; mov.b64 db, {%17, 0x40000040};\n"
-      "  wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-      "da, db, p; }"
-      : FOUR("=r", 0), FOUR("=r", 4), FOUR("=r", 8), FOUR("=r", 12)
-      : "r"(a), "r"(b));
-}
-
-__device__ __forceinline__ void multiply_add(int (&c)[16], unsigned a, unsigned b) {
-  asm volatile(
-      "{ .reg .pred p; .reg .b64 da, db; setp.ne.b32 p, 1, 0;\n"
-      "  mov.b64 da, {%16, 0x40000040}; mov.b64 db, {%17, 0x40000040};\n"
-      "  wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-      "da, db, p; }"
-      : FOUR("+r", 0), FOUR("+r", 4), FOUR("+r", 8), FOUR("+r", 12)
-      : "r"(a), "r"(b));
-}
-
-__device__ __forceinline__ void multiply(int (&c)[24], unsigned a, unsigned b) {
-  asm volatile(
-      "{ .reg .pred p; .reg .b64 da, db; setp.ne.b32 p, 0, 0;\n"
-      "  mov.b64 da, {%24, 0x40000040}; mov.b64 db, {%25, 0x40000040};\n"
-      "  wgmma.mma_async.sync.aligned.m64n48k32.s32.s8.s8 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-      "%22, %23}, "
-      "da, db, p; }"
-      : FOUR("=r", 0), FOUR("=r", 4), FOUR("=r", 8), FOUR("=r", 12), FOUR("=r", 16), FOUR("=r", 20)
-      : "r"(a), "r"(b));
-}
-
-__device__ __forceinline__ void multiply_add(int (&c)[24], unsigned a, unsigned b) {
-  asm volatile(
-      "{ .reg .pred p; .reg .b64 da, db; setp.ne.b32 p, 1, 0;\n"
-      "  mov.b64 da, {%24, 0x40000040}; mov.b64 db, {%25, 0x40000040};\n"
-      "  wgmma.mma_async.sync.aligned.m64n48k32.s32.s8.s8 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-      "%22, %23}, "
-      "da, db, p; }"
-      : FOUR("+r", 0), FOUR("+r", 4), FOUR("+r", 8), FOUR("+r", 12), FOUR("+r", 16), FOUR("+r", 20)
-      : "r"(a), "r"(b));
-}
-
-__device__ __forceinline__ void multiply(int (&c)[32], unsigned a, unsigned b) {
-  asm volatile(
-      "{ .reg .pred p; .reg .b64 da, db; setp.ne.b32 p, 0, 0;\n"
-      "  mov.b64 da, {%32, 0x40000040}; mov.b64 db, {%33, 0x40000040};\n"
-      "  wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "da, db, p; }"
-      : FOUR("=r", 0), FOUR("=r", 4), FOUR("=r", 8), FOUR("=r", 12), FOUR("=r", 16), FOUR("=r", 20), FOUR("=r", 24),
-        FOUR("=r", 28)
-      : "r"(a), "r"(b));
-}
-
-__device__ __forceinline__ void multiply_add(int (&c)[32], unsigned a, unsigned b) {
-  asm volatile(
-      "{ .reg .pred p; .reg .b64 da, db; setp.ne.b32 p, 1, 0;\n"
-      "  mov.b64 da, {%32, 0x40000040}; mov.b64 db, {%33, 0x40000040};\n"
-      "  wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "da, db, p; }"
-      : FOUR("+r", 0), FOUR("+r", 4), FOUR("+r", 8), FOUR("+r", 12), FOUR("+r", 16), FOUR("+r", 20), FOUR("+r", 24),
-        FOUR("+r", 28)
-      : "r"(a), "r"(b));
-}
+PRODUCT(12, "24", "%12", "%13")
+PRODUCT(16, "32", "%16", "%17")
+PRODUCT(24, "48", "%24", "%25")
+PRODUCT(32, "64", "%32", "%33")
 
 #undef FOUR
+#undef SUMS_12
+#undef SUMS_16
+#undef SUMS_24
+#undef SUMS_32
+#undef REGISTERS_12
+#undef REGISTERS_16
+#undef REGISTERS_24
+#undef REGISTERS_32
+#undef STEP
+#undef PRODUCT
 
 }  // namespace wgmma_steps
