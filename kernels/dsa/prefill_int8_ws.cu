@@ -18,9 +18,10 @@
 //                     of the largest |q * key_scale|, and each channel is off by half of one.
 //           1 four    four digits: |dx| as of path digits of int8_tc.cuh, but no error of a common part.
 //           2 single  that of int8_tc.cuh, by its code. Taken at once if a |value_scale| is above 2^100 or NaN; and at
-//                     the end of 0 or 1 if one is above 2^16 and a candidate was more than 20 nats below the maximum
-//                     of its tile, or the maximum rose by more than 60 nats. To see that, such a CTA moves the
-//                     reference in each tile, and its FP16 tile holds 2^15 of a probability.
+//                     the end of 0 or 1 if one is above 2^16 and there was a tail: a candidate more than 20 nats below
+//                     the running maximum of its tile, or a maximum that rose by more than 60 nats after the first
+//                     tile with a candidate. To see that, such a CTA moves the reference in each tile, to the running
+//                     maximum, and its FP16 tile holds 2^15 of a probability.
 // Errors    p is off by 2^-11 p + 2^-36 of the largest, in l by 2^-22 p. Infinite and NaN inputs: as in int8_tc.cuh.
 // Debug     forced_path and path_counts as of decode_int8_tc.
 // Needs     sm_80+; head size 256; 1 <= group <= 16; 0 <= scale <= 1; candidates <= 2^20; query, key, value and both
@@ -67,7 +68,7 @@ constexpr float kTop = 15.f;     // log2 of the largest number of the probabilit
 constexpr float kHeadroom = 4.f;
 constexpr long long kNoScore = -(1ll << 62);
 
-#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200
+#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
 constexpr int kFewStages = 2;  // 99 KiB per CTA
 #else
 constexpr int kFewStages = 3;
