@@ -1,55 +1,17 @@
 # SPDX-License-Identifier: MIT
 """What docs/hyper.md says of the machine code of sm_90a. Skipped without NVRTC or cuobjdump."""
 
-import importlib.util
-import re
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
+from sass import Code, disassemble, places
 
 from dsa_bench.backends.cuda.hyper import CEILING, MODULES
-from dsa_bench.jit import compiler
-from dsa_bench.jit.modules import compile_modules
 from dsa_bench.jit.target import Target
-from dsa_bench.model.errors import CannotMeasure
-
-Code = dict[str, list[str]]
-"""Kernel -> its instructions without predicate and operands, such as MUFU.EX2."""
-
-
-def disassembler() -> Path | None:
-    """CUDA's cuobjdump, or the one that comes with triton."""
-    found = shutil.which("cuobjdump")
-    triton = importlib.util.find_spec("triton")
-    folders = [] if triton is None else list(triton.submodule_search_locations or [])
-    inside = [Path(folder) / "backends/nvidia/bin/cuobjdump" for folder in folders]
-    return Path(found) if found else next((path for path in inside if path.is_file()), None)
 
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory: pytest.TempPathFactory) -> Code:
-    try:
-        compiler.toolchain()
-    except CannotMeasure as error:
-        pytest.skip(str(error))
-    program = disassembler()
-    if program is None:
-        pytest.skip("no cuobjdump was found; CUDA's toolkit and `pip install triton` bring one")
-    found: Code = {}
-    cubin = tmp_path_factory.mktemp("sass") / "module.cubin"
-    for module in compile_modules((*MODULES["mix"], *MODULES["gate"], *CEILING["mix"]), Target(90, "a")):
-        cubin.write_bytes(module.cubin)
-        text = subprocess.run([program, "-sass", cubin], capture_output=True, text=True, check=True).stdout
-        for part in text.split("Function : ")[1:]:
-            lines = re.findall(r"/\*[0-9a-f]{4,}\*/ +(?:@\S+ )?([A-Z][A-Z0-9_.]*)", part)
-            found[part.split()[0]] = lines
-    return found
-
-
-def places(instructions: list[str], name: str) -> list[int]:
-    return [at for at, one in enumerate(instructions) if one == name or one.startswith(f"{name}.")]
+    modules = (*MODULES["mix"], *MODULES["gate"], *CEILING["mix"])
+    return disassemble(modules, Target(90, "a"), tmp_path_factory.mktemp("sass"))
 
 
 def test_the_branch_is_a_select_in_the_branch_free_form_only(code: Code) -> None:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
 """What `int8-ws` needs where its products are wgmma's and where not, by its module. Skipped without NVRTC."""
 
+from pathlib import Path
+
 import pytest
+from sass import disassemble, places
 
 from dsa_bench.jit import compiler
 from dsa_bench.jit.modules import compile_modules
@@ -32,3 +35,13 @@ def test_ctas_fit_a_multiprocessor_without_spills(target: str, block: int, resid
         assert ctas * (facts.dynamic_smem_bytes + 1024) <= (block + 1) * 1024, name
         paths = {name: value for name, value in facts.constants.items() if name.startswith("path")}
         assert paths == {"paths": 3, "path_two": 0, "path_four": 1, "path_single": 2}
+
+
+@pytest.mark.parametrize("target", ["90a", "86"])
+def test_producers_wait_for_their_copies_before_path_single_takes_the_place(target: str, tmp_path: Path) -> None:
+    """A wait for groups of copies passes by those that are in none."""
+    for kernel, code in disassemble([MODULE], parse_target(target), tmp_path).items():
+        last_tile = places(code, "ARRIVES")[-1]
+        (end, *_) = (at for at in places(code, "EXIT") if at > last_tile)
+        waits = [one for one in code[last_tile:end] if one in ("LDGDEPBAR", "DEPBAR.LE")]
+        assert waits == ["LDGDEPBAR", "DEPBAR.LE"], kernel
