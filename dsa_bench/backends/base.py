@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The interface that both backends implement."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,6 +21,24 @@ Launch = Callable[[int], None]
 """Enqueue one call. The argument counts calls, so that a launch can rotate through copies of its inputs."""
 Enqueue = Callable[[], None]
 """Enqueue one kernel whose arguments are fixed: one driver call, which allocates and waits for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyCall:
+    """A call of dense decode or of a hyper-connection operator that is ready to enqueue.
+
+    ctas     thread blocks (CPU backend: tasks): of all its kernels, of dense decode of the attention kernel alone
+    kernels  names under which a profiler sees its kernels; empty on the CPU
+    copies   copies of the tensors that launches rotate through
+    facts    of an attention kernel of dense decode: `resident` CTAs that one SM holds, `waves` of the launch on the
+             whole device, and on a GPU `occupancy`, the share of the device's warps that it fills
+    """
+
+    launch: Launch
+    ctas: int
+    kernels: tuple[str, ...] = ()
+    copies: int = 1
+    facts: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 class SparseBuffers(Protocol):

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
 """The interface of both backends for dense decode."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.backends.base import Launch
+from dsa_bench.backends.base import ReadyCall
 from dsa_bench.backends.select import cpu_or_gpu
 from dsa_bench.model.dense import DenseKernel, DenseShape
 from dsa_bench.model.dense_inputs import DenseInputs
@@ -17,32 +15,14 @@ from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import CannotMeasure
 
 
-@dataclass(frozen=True, slots=True)
-class DenseCall:
-    """A call that is ready to enqueue.
-
-    ctas      thread blocks (CPU backend: tasks) of the attention kernel
-    facts     more of its launch: `resident` CTAs that one SM holds, `waves` of the launch on the whole device, and
-              `occupancy`, the share of the device's warps that it fills; of a copy, nothing
-    kernels   names under which a profiler sees its kernels; empty on the CPU
-    copies    copies of the tensors that launches rotate through
-    """
-
-    launch: Launch
-    ctas: int
-    facts: Mapping[str, float]
-    kernels: tuple[str, ...] = ()
-    copies: int = 1
-
-
 class DenseCellBuffers(Protocol):
     """One cell's tensors where the kernels see them, with an output for each variant."""
 
-    def call(self, variant: DenseVariant) -> DenseCall:
+    def call(self, variant: DenseVariant) -> ReadyCall:
         """VariantRefused if the variant cannot run here or does not take the shape, CompileFailed."""
         ...
 
-    def copy_call(self) -> DenseCall:
+    def copy_call(self) -> ReadyCall:
         """A plain copy of as many bytes as the live keys and values have. VariantRefused on the CPU."""
         ...
 

@@ -2,10 +2,9 @@
 """The interface of both backends for the hyper-connection operators."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dsa_bench.backends.base import Launch
+from dsa_bench.backends.base import ReadyCall
 from dsa_bench.backends.select import cpu_or_gpu
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import CannotMeasure
@@ -14,25 +13,10 @@ from dsa_bench.model.hyper_inputs import GateInputs, MixInputs, Tensor
 from dsa_bench.model.hyper_request import HyperVariant
 
 
-@dataclass(frozen=True, slots=True)
-class HyperCall:
-    """A call that is ready to enqueue.
-
-    ctas     thread blocks (CPU backend: tasks) of all its kernels
-    kernels  names under which a profiler sees them; empty on the CPU
-    copies   copies of the tensors that launches rotate through
-    """
-
-    launch: Launch
-    ctas: int
-    kernels: tuple[str, ...] = ()
-    copies: int = 1
-
-
 class HyperBuffers(Protocol):
     """One cell's tensors where the kernels see them, with outputs in each copy of them."""
 
-    def call(self, variant: HyperVariant) -> HyperCall:
+    def call(self, variant: HyperVariant) -> ReadyCall:
         """VariantRefused if the variant cannot run here or does not take the shape."""
         ...
 

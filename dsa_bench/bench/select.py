@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which timer measures."""
+"""Which timer measures, and what the CPU backend has none of."""
 
 from dsa_bench.backends.base import Timed
 from dsa_bench.bench.timers import Timer, WallTimer
@@ -23,6 +23,12 @@ def refuse_gpu_timer(name: str, asked_backend: str) -> None:
     """Raises BadInput if the CPU backend was asked for together with a timer of GPU kernels."""
     if asked_backend == "cpu" and name not in ("auto", "wall"):
         raise BadInput(f"--timer {name}: times GPU kernels, and --backend cpu has none; use --timer wall or auto")
+
+
+def refuse_gpu_ceiling(asked: bool | int | None, asked_backend: str, option: str = "--ceiling") -> None:
+    """Raises BadInput if the CPU backend was asked for together with a yardstick that only a GPU has."""
+    if asked and asked_backend == "cpu":
+        raise BadInput(f"{option}: measures GPU kernels, and --backend cpu has none")
 
 
 def _gpu_timer(name: str, backend: Timed) -> tuple[Timer, str | None]:

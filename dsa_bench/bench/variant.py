@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dsa_bench.model.errors import CompileFailed, VariantRefused
 from dsa_bench.model.record import Status
 
 
@@ -30,6 +31,18 @@ class Checked:
     status: Status
     reason: str | None = None
     rms_error: float | None = None
+
+
+def not_launched(error: CompileFailed | VariantRefused) -> Checked:
+    """The outcome of a variant whose kernel was not compiled or not launched."""
+    return Checked("compile_failed" if isinstance(error, CompileFailed) else "launch_refused", str(error))
+
+
+def beyond_rms(error: float | None, limit: float, of: str = "") -> str | None:
+    """Why a relative RMS error is too large, in words; None if it is not. `of` says of what part of the output."""
+    if error is None or not error > limit:
+        return None
+    return f"relative RMS error {error:.2g}{of}; a right kernel stays below {limit:.2g}"
 
 
 @dataclass(frozen=True, slots=True)

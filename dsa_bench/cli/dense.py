@@ -17,7 +17,7 @@ from dsa_bench.cli.part import WHOLE, Part
 from dsa_bench.cli.sparse import DEFAULT_ROUNDS
 from dsa_bench.model.dense import DENSE_KERNELS, DenseDtype, DenseKernel, DenseShape
 from dsa_bench.model.dense_request import DEFAULT_RULES, OFF, DenseRequest
-from dsa_bench.model.errors import BadInput, CannotMeasure
+from dsa_bench.model.errors import CannotMeasure
 from dsa_bench.model.request import Policy
 from dsa_bench.splits.dense import CHUNK_VARIABLE, parse_rule, pinned_name
 
@@ -73,6 +73,8 @@ def dense_request(options: Mapping[str, Any], environment: Mapping[str, str]) ->
 
     environment  may pin the chunk, where no rule is named
     """
+    from dsa_bench.bench.select import refuse_gpu_ceiling
+
     if options["rule"] is None:
         pinned = pinned_name(environment)
         rules = DEFAULT_RULES if pinned is None else (OFF, pinned)
@@ -80,8 +82,7 @@ def dense_request(options: Mapping[str, Any], environment: Mapping[str, str]) ->
         rules = tuple(options["rule"])
     for name in rules:
         parse_rule(name)
-    if options["ceiling"] and options["backend"] == "cpu":
-        raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
+    refuse_gpu_ceiling(options["ceiling"], options["backend"])
     rounds, budget_s = options["rounds"], options["budget"]
     rounds = DEFAULT_ROUNDS if rounds is None and budget_s is None else rounds
     heads = options["query_heads"], options["kv_heads"], options["head_size"], options["value_head_size"]

@@ -13,7 +13,7 @@ from dsa_bench.backends.base import Backend, Dense, SparseBuffers, TellsPaths
 from dsa_bench.bench.check import refuse_reachable_poison
 from dsa_bench.bench.rounds import Clocks
 from dsa_bench.bench.timers import Timer, known_tick_us
-from dsa_bench.bench.variant import Checked, Variant
+from dsa_bench.bench.variant import Checked, Variant, not_launched
 from dsa_bench.data.files import cell_inputs
 from dsa_bench.model.errors import CompileFailed, VariantRefused
 from dsa_bench.model.inputs import SparseInputs
@@ -153,10 +153,8 @@ class _SparseCell:
             try:
                 variant = self._variant(plan, checker)
                 outcome = variant.check()
-            except CompileFailed as failure:
-                outcome = Checked("compile_failed", str(failure))
-            except VariantRefused as refusal:
-                outcome = Checked("launch_refused", str(refusal))
+            except (CompileFailed, VariantRefused) as error:
+                outcome = not_launched(error)
             else:
                 if outcome.status == "ok":
                     right = variant

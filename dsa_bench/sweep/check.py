@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dsa_bench.backends.base import Backend, Launch, SparseBuffers
 from dsa_bench.bench.check import compare, compare_rows, refuse_blind_bound, run_poisoned
-from dsa_bench.bench.variant import Checked
+from dsa_bench.bench.variant import Checked, beyond_rms
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import CEILINGS
@@ -63,8 +63,7 @@ class Checker:
             error = relative_rms(got[:, heads], self._oracle.out[:, heads])
             limit = rms_limit(self._inputs, self._oracle.out[:, heads], kv_head)
             limit += FEW_ROUNDINGS * rms(self._key_noise(kernel, self._oracle.rows, kv_head))
-            if error > limit:
-                reason = f"relative RMS error {error:.2g} in KV head {kv_head}; a right kernel stays below {limit:.2g}"
+            if reason := beyond_rms(error, limit, f" in KV head {kv_head}"):
                 return Checked("wrong_result", reason, outcome.rms_error)
         return outcome
 

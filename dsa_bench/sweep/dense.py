@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.backends.dense import DenseBackend, DenseCall, DenseCellBuffers
+from dsa_bench.backends.base import ReadyCall
+from dsa_bench.backends.dense import DenseBackend, DenseCellBuffers
 from dsa_bench.bench.check import compare_rows
-from dsa_bench.bench.variant import Checked, Variant
+from dsa_bench.bench.variant import Checked, beyond_rms, not_launched
 from dsa_bench.data.dense import dense_inputs
 from dsa_bench.dispatch.facts import DENSE_KERNEL
 from dsa_bench.model.dense import LARGEST, DensePlan, DenseShape
@@ -23,7 +24,7 @@ from dsa_bench.model.record import Check
 from dsa_bench.oracle.dense import DenseReference, dense_reference, rms_limit, rounding_floor
 from dsa_bench.splits.dense import dense_variants
 from dsa_bench.sweep.memory import refuse_beyond
-from dsa_bench.sweep.runs import Listener, Prepared
+from dsa_bench.sweep.runs import Listener, Prepared, timed_call
 
 DRAWN_SHARE = 3
 """Memory that a cell takes at most, in sizes of its cache: drawing holds 16-bit numbers and one head's more beside."""
@@ -124,38 +125,34 @@ class DenseCell:
     def variants(self, listener: Listener, recorded: Sequence[str]) -> Iterator[Prepared]:
         checker = DenseChecker(self._inputs, self._buffers)
         for variant in self._variants:
-            call: DenseCall | None = None
+            call: ReadyCall | None = None
             try:
                 call = self._buffers.call(variant)
                 outcome = checker.check(variant, call)
-            except CompileFailed as failure:
-                outcome = Checked("compile_failed", str(failure))
-            except VariantRefused as refusal:
-                outcome = Checked("launch_refused", str(refusal))
+            except (CompileFailed, VariantRefused) as error:
+                outcome = not_launched(error)
             line = self._line(variant.name, variant.kernel, variant, call, outcome, checker.floor)
-            yield Prepared(line, _timed(variant.name, call, outcome))
+            yield Prepared(line, timed_call(variant.name, call, outcome))
         if self._ceiling:
             yield self._copy()
 
     def _copy(self) -> Prepared:
-        call: DenseCall | None = None
+        call: ReadyCall | None = None
         outcome = Checked("ok")
         try:
             call = self._buffers.copy_call()
             call.launch(0)
             self._backend.synchronize()
-        except CompileFailed as failure:
-            outcome = Checked("compile_failed", str(failure))
-        except VariantRefused as refusal:
-            outcome = Checked("launch_refused", str(refusal))
-        return Prepared(self._line(COPY, COPY, None, call, outcome, None), _timed(COPY, call, outcome))
+        except (CompileFailed, VariantRefused) as error:
+            outcome = not_launched(error)
+        return Prepared(self._line(COPY, COPY, None, call, outcome, None), timed_call(COPY, call, outcome))
 
     def _line(
         self,
         name: str,
         kernel: str,
         variant: DenseVariant | None,
-        call: DenseCall | None,
+        call: ReadyCall | None,
         outcome: Checked,
         floor: float | None,
     ) -> Check:
@@ -186,12 +183,6 @@ def plan_facts(plan: DensePlan, shape: DenseShape) -> dict[str, float]:
     return {"chunk": plan.keys_per_split(shape.length), "alive": plan.alive(shape.length)}
 
 
-def _timed(name: str, call: DenseCall | None, outcome: Checked) -> Variant | None:
-    if call is None or outcome.status != "ok":
-        return None
-    return Variant(name, call.launch, lambda: outcome, call.kernels, call.copies)
-
-
 class DenseChecker:
     """Compares a variant with FP64 over up to 64 rows, and in the others with the first right one; and bits among a
     kernel's launches whose live keys are in one split, of which the monolithic one always is.
@@ -210,7 +201,7 @@ class DenseChecker:
         self.rows = len(self._oracle.rows)
         self.floor = rounding_floor(self._oracle, inputs.shape.dtype)
 
-    def check(self, variant: DenseVariant, call: DenseCall) -> Checked:
+    def check(self, variant: DenseVariant, call: ReadyCall) -> Checked:
         """One poisoned launch; for rotating copies one of the last as well. VariantRefused by the driver."""
         out = self._launched(variant, call, 0)
         unwritten = np.argwhere(out == np.array(self._poison).astype(out.dtype))
@@ -220,10 +211,7 @@ class DenseChecker:
         outcome = compare_rows(out, self._oracle.out, self._oracle.bound, self._oracle.rows)
         if outcome.status != "ok":
             return outcome
-        if (outcome.rms_error or 0.0) > self._limit:
-            said = f"relative RMS error {outcome.rms_error:.2g}; a right kernel stays below {self._limit:.2g}"
-            return Checked("wrong_result", said, outcome.rms_error)
-        said = self._other_bits(variant, out) or self._other_rows(out)
+        said = beyond_rms(outcome.rms_error, self._limit) or self._other_bits(variant, out) or self._other_rows(out)
         if said is None and call.copies > 1:
             last = self._launched(variant, call, call.copies - 1)
             said = None if _same_bits(last, out) else "the last copy of the inputs gives another output than the first"
@@ -232,7 +220,7 @@ class DenseChecker:
         self._right = self._right or (variant.name, out)
         return outcome
 
-    def _launched(self, variant: DenseVariant, call: DenseCall, copy: int) -> NDArray[np.generic]:
+    def _launched(self, variant: DenseVariant, call: ReadyCall, copy: int) -> NDArray[np.generic]:
         self._buffers.poison(variant, self._poison)
         call.launch(copy)
         return self._buffers.output(variant)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dsa_bench.backends.base import Dense, DenseBuffers, Launch
 from dsa_bench.bench.check import compare_rows
 from dsa_bench.bench.timers import Timer
-from dsa_bench.bench.variant import Checked, Variant
+from dsa_bench.bench.variant import Checked, Variant, beyond_rms, not_launched
 from dsa_bench.model.errors import NothingRecorded, VariantRefused
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.request import DENSE
@@ -101,7 +101,7 @@ def dense_line(inputs: SparseInputs, dense: Dense, timer: Timer, recorded: Seque
     try:
         buffers = dense.load(inputs)
     except VariantRefused as refusal:
-        yield DenseLine(DENSE, Checked("launch_refused", str(refusal)), 0.0)
+        yield DenseLine(DENSE, not_launched(refusal), 0.0)
         return
     try:
         chosen = next((name for name in recorded if name.startswith(f"{DENSE}/")), None)
@@ -122,8 +122,7 @@ def _compare(inputs: SparseInputs, out: NDArray[np.generic], oracle: Reference, 
         heads = slice(kv_head * group, (kv_head + 1) * group)
         error = relative_rms(got[:, heads], oracle.out[:, heads])
         limit = _rms_limit(inputs, oracle.out[:, heads], kv_head)
-        if error > limit:
-            reason = f"relative RMS error {error:.2g} in KV head {kv_head}; a right kernel stays below {limit:.2g}"
+        if reason := beyond_rms(error, limit, f" in KV head {kv_head}"):
             return Checked("wrong_result", reason, outcome.rms_error)
     return outcome
 

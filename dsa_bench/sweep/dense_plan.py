@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from dsa_bench.bench.select import refuse_gpu_timer
+from dsa_bench.bench.select import refuse_gpu_ceiling, refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
 from dsa_bench.model.cell_key import cell_words
 from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.dense_request import COPY, DenseRequest
-from dsa_bench.model.errors import BadInput
 from dsa_bench.splits.dense import dense_variants
 from dsa_bench.sweep.dense import plan_facts
 from dsa_bench.sweep.plan import GPU_VISIT_S, PLAN_SCHEMA, SETUP_S
@@ -29,8 +28,7 @@ def dense_plan(request: DenseRequest, backend: str) -> str:
     Raises BadInput for a GPU's timer or ceiling beside the CPU backend.
     """
     refuse_gpu_timer(request.policy.timer, backend)
-    if request.ceiling and backend == "cpu":
-        raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
+    refuse_gpu_ceiling(request.ceiling, backend)
     request = request.on("cpu" if backend != "cuda" else "cuda")
     document = {
         "schema": PLAN_SCHEMA,

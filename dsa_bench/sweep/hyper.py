@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dsa_bench.backends.hyper import HyperBackend, HyperBuffers, HyperCall
+from dsa_bench.backends.base import ReadyCall
+from dsa_bench.backends.hyper import HyperBackend, HyperBuffers
 from dsa_bench.bench.check import POISON, compare
-from dsa_bench.bench.variant import Checked, Variant
+from dsa_bench.bench.variant import Checked, beyond_rms, not_launched
 from dsa_bench.data.hyper import gate_inputs, mix_inputs
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.hyper import MixShape
@@ -22,7 +23,7 @@ from dsa_bench.oracle import hyper as oracle
 from dsa_bench.oracle.attention import F64, Reference
 from dsa_bench.oracle.tolerance import U_BF16
 from dsa_bench.sweep.memory import refuse_beyond
-from dsa_bench.sweep.runs import Listener, Prepared
+from dsa_bench.sweep.runs import Listener, Prepared, timed_call
 
 RMS_LIMIT = 2 * U_BF16
 """Relative RMS error that no right kernel reaches: one rounding to BF16 is at most U_BF16. The worst-case bound of a
@@ -101,20 +102,15 @@ class HyperCell:
 
     def variants(self, listener: Listener, recorded: Sequence[str]) -> Iterator[Prepared]:
         for variant in self._variants:
-            call: HyperCall | None = None
+            call: ReadyCall | None = None
             try:
                 call = self._buffers.call(variant)
                 outcome = self._checker.check(variant, call)
             except VariantRefused as refusal:
-                outcome = Checked("launch_refused", str(refusal))
-            yield Prepared(self._line(variant, call, outcome), self._right(variant, call, outcome))
+                outcome = not_launched(refusal)
+            yield Prepared(self._line(variant, call, outcome), timed_call(variant.name, call, outcome))
 
-    def _right(self, variant: HyperVariant, call: HyperCall | None, outcome: Checked) -> Variant | None:
-        if call is None or outcome.status != "ok":
-            return None
-        return Variant(variant.name, call.launch, lambda: outcome, call.kernels, call.copies)
-
-    def _line(self, variant: HyperVariant, call: HyperCall | None, outcome: Checked) -> Check:
+    def _line(self, variant: HyperVariant, call: ReadyCall | None, outcome: Checked) -> Check:
         return Check(
             cell=self._inputs.shape.key,
             variant=variant.name,
@@ -146,7 +142,7 @@ class Checker:
         self._first: dict[tuple[str, ...], tuple[str, Mapping[str, Tensor]]] = {}
         self.floors: dict[str, float] = {}
 
-    def check(self, variant: HyperVariant, call: HyperCall) -> Checked:
+    def check(self, variant: HyperVariant, call: ReadyCall) -> Checked:
         """One poisoned launch; for rotating copies one of the last as well. VariantRefused by the driver."""
         if isinstance(variant, CopyVariant):
             call.launch(0)
@@ -162,7 +158,7 @@ class Checker:
             said = differing(self._launched(variant, call, call.copies - 1), found, "copy 0 of the same tensors")
         return outcome if said is None else Checked("wrong_result", said, outcome.rms_error)
 
-    def _launched(self, variant: HyperVariant, call: HyperCall, copy: int) -> Mapping[str, Tensor]:
+    def _launched(self, variant: HyperVariant, call: ReadyCall, copy: int) -> Mapping[str, Tensor]:
         self._buffers.poison(variant, copy, POISON)
         call.launch(copy)
         return self._buffers.outputs(variant, copy)
@@ -176,8 +172,7 @@ class Checker:
             reference, bound = judge()
             outcome = compare(out, reference.out, bound, reference.rows)
             self.floors[variant.name] = reference.rounding_floor
-            if outcome.status == "ok" and (outcome.rms_error or 0.0) > RMS_LIMIT:
-                reason = f"relative RMS error {outcome.rms_error:.2g}; a right kernel stays below {RMS_LIMIT:.2g}"
+            if outcome.status == "ok" and (reason := beyond_rms(outcome.rms_error, RMS_LIMIT)):
                 outcome = Checked("wrong_result", reason, outcome.rms_error)
             if outcome.status != "ok":
                 return Checked(outcome.status, f"{name}: {outcome.reason}", outcome.rms_error)

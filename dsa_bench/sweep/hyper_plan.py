@@ -4,9 +4,8 @@
 import json
 from dataclasses import asdict
 
-from dsa_bench.bench.select import refuse_gpu_timer
+from dsa_bench.bench.select import refuse_gpu_ceiling, refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
-from dsa_bench.model.errors import BadInput
 from dsa_bench.model.hyper import MixShape
 from dsa_bench.model.hyper_request import HyperRequest, HyperShape
 from dsa_bench.sweep.plan import GPU_VISIT_S, PLAN_SCHEMA, SETUP_S
@@ -20,8 +19,7 @@ CPU_GFLOPS = 50.0
 def refuse_gpu_options(request: HyperRequest, backend: str) -> None:
     """Raises BadInput for a GPU's timer or ceiling beside the CPU backend."""
     refuse_gpu_timer(request.policy.timer, backend)
-    if request.ceiling and backend == "cpu":
-        raise BadInput("--ceiling: measures GPU kernels, and --backend cpu has none")
+    refuse_gpu_ceiling(request.ceiling, backend)
 
 
 def hyper_plan(request: HyperRequest, backend: str) -> str:

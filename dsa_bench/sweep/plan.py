@@ -6,10 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from dsa_bench.backends.cpu.backend import cpu_device
-from dsa_bench.bench.select import refuse_gpu_timer
+from dsa_bench.bench.select import refuse_gpu_ceiling, refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
 from dsa_bench.model.device import DeviceSlots
-from dsa_bench.model.errors import BadInput
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import DENSE, SparseRequest
 from dsa_bench.model.shape import SparseShape
@@ -32,8 +31,7 @@ def plan_document(request: SparseRequest, backend: str, slots: DeviceSlots | Non
     refuse_gpu_timer(request.policy.timer, backend)
     gpu_options = {"--ceiling": request.ceiling, "--dense": request.dense, "--pad-smem": request.pad_smem}
     for flag, asked in gpu_options.items():
-        if asked and backend == "cpu":
-            raise BadInput(f"{flag}: measures GPU kernels, and --backend cpu has none")
+        refuse_gpu_ceiling(asked, backend, flag)
     request = request.on("cpu" if slots is None and backend != "cuda" else "cuda")
     geometry: SparseGeometry | None = None
     cta_slots = None if slots is None else slots.ctas

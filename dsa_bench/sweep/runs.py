@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from dsa_bench.backends.base import ReadyCall
 from dsa_bench.bench.rounds import Clocks, Stop, pilot, round_slots, take_rounds
 from dsa_bench.bench.timers import Timer
-from dsa_bench.bench.variant import Sample, Variant
+from dsa_bench.bench.variant import Checked, Sample, Variant
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import BadInput, CannotMeasure
 from dsa_bench.model.record import Check, Header, Visit
@@ -43,6 +44,13 @@ class Prepared:
 
     check: Check
     variant: Variant | None
+
+
+def timed_call(name: str, call: ReadyCall | None, outcome: Checked) -> Variant | None:
+    """The call of a variant as what is timed; None unless the variant is right."""
+    if call is None or outcome.status != "ok":
+        return None
+    return Variant(name, call.launch, lambda: outcome, call.kernels, call.copies)
 
 
 class LoadedCell(Protocol):

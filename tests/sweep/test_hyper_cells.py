@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsa_bench.backends.base import ReadyCall
 from dsa_bench.backends.cpu.hyper_cells import CpuHyper
-from dsa_bench.backends.hyper import HyperCall
 from dsa_bench.model.errors import CannotMeasure, VariantRefused
 from dsa_bench.model.hyper import GateShape, HyperOp, MixShape
 from dsa_bench.model.hyper_request import HyperRequest, HyperShape
@@ -46,7 +46,7 @@ class Tampered(CpuHyper):
         buffers: Any = super().load(inputs, l2)
         call = buffers.call
 
-        def tampered(variant: Any) -> HyperCall:
+        def tampered(variant: Any) -> ReadyCall:
             made = call(variant)
 
             def launch(number: int) -> None:
@@ -192,7 +192,7 @@ def test_a_variant_that_is_refused_is_a_row(measure: Any) -> None:
             buffers: Any = super().load(inputs, l2)
             call = buffers.call
 
-            def refuse(variant: Any) -> HyperCall:
+            def refuse(variant: Any) -> ReadyCall:
                 if variant.name == "pre-mix/branchy":
                     raise VariantRefused("too many copies")
                 return call(variant)

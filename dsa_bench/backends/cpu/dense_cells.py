@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingTypeStubs]
 
+from dsa_bench.backends.base import ReadyCall
 from dsa_bench.backends.cpu import dense
 from dsa_bench.backends.cpu.backend import cpu_device
-from dsa_bench.backends.dense import DenseCall
 from dsa_bench.model.dense import DenseKernel, DenseShape
 from dsa_bench.model.dense_inputs import DTYPES, DenseInputs
 from dsa_bench.model.dense_request import COPY, DenseVariant
@@ -61,7 +61,7 @@ class CpuDenseCell:
         shape = inputs.shape
         self._out = np.zeros((shape.rows, shape.value_head_size), DTYPES[shape.dtype])
 
-    def call(self, variant: DenseVariant) -> DenseCall:
+    def call(self, variant: DenseVariant) -> ReadyCall:
         rows, plan = self._inputs.shape.rows, variant.plan
         tasks = list(itertools.product(range(rows), range(plan.splits)))
 
@@ -82,9 +82,9 @@ class CpuDenseCell:
                 self._out[:] = np.stack(found).astype(self._out.dtype)
 
         workers = self._backend.device.sm_count
-        return DenseCall(launch, len(tasks), {"resident": 1, "waves": len(tasks) / workers})
+        return ReadyCall(launch, len(tasks), facts={"resident": 1, "waves": len(tasks) / workers})
 
-    def copy_call(self) -> DenseCall:
+    def copy_call(self) -> ReadyCall:
         raise VariantRefused(f"{COPY}: the CPU backend has no such kernel")
 
     def poison(self, variant: DenseVariant, value: float) -> None:

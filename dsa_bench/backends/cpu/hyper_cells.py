@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingTypeStubs]
 
+from dsa_bench.backends.base import ReadyCall
 from dsa_bench.backends.cpu import hyper
 from dsa_bench.backends.cpu.backend import cpu_device
-from dsa_bench.backends.hyper import HyperBuffers, HyperCall
+from dsa_bench.backends.hyper import HyperBuffers
 from dsa_bench.data.hyper import sampled_patterns
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.hyper import HyperOp, LaunchMode
@@ -93,7 +94,7 @@ class CpuMix:
         self._mixed = np.zeros((shape.rows, shape.hidden), BF16)
         self._activated = np.zeros((shape.rows, shape.rank), BF16)
 
-    def call(self, variant: HyperVariant) -> HyperCall:
+    def call(self, variant: HyperVariant) -> ReadyCall:
         if not isinstance(variant, MixVariant):
             raise VariantRefused(f"{variant.name}: the CPU backend has no such kernel")
         function, out = (
@@ -104,7 +105,7 @@ class CpuMix:
             function(self._inputs, variant.form, rows, out)
 
         rows = self._inputs.shape.rows
-        return HyperCall(lambda _: self._backend.run(some_rows, rows), len(self._backend.slices(rows)))
+        return ReadyCall(lambda _: self._backend.run(some_rows, rows), len(self._backend.slices(rows)))
 
     def poison(self, variant: HyperVariant, copy: int, value: float) -> None:
         for out in self._written(variant).values():
@@ -137,14 +138,14 @@ class CpuGate:
         """Write and read the other's x from now on."""
         self._x = other._x
 
-    def call(self, variant: HyperVariant) -> HyperCall:
+    def call(self, variant: HyperVariant) -> ReadyCall:
         rows = self._inputs.shape.rows
 
         def launch(_: int) -> None:
             self._backend.run(lambda part: hyper.gate_mul(self._inputs, part, self._x), rows)
             self._backend.run(lambda part: hyper.hyper_down(self._weight, self._x, part, self._out), rows)
 
-        return HyperCall(launch, 2 * len(self._backend.slices(rows)))
+        return ReadyCall(launch, 2 * len(self._backend.slices(rows)))
 
     def poison(self, variant: HyperVariant, copy: int, value: float) -> None:
         self._x[:, : self._inputs.shape.gated] = value

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dsa_bench.backends.base import ReadyCall
 from dsa_bench.backends.cuda.cold import bytes_between_reads, cold_copies
 from dsa_bench.backends.cuda.dense import (
     DenseDeviceInputs,
@@ -18,9 +19,8 @@ from dsa_bench.backends.cuda.dense import (
     download,
 )
 from dsa_bench.backends.cuda.device import cuda_device, warps_per_sm
-from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch, rotating, wait_for
+from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch, ready_call, wait_for
 from dsa_bench.backends.cuda.memory import Device, allocate, free_bytes, uploaded
-from dsa_bench.backends.dense import DenseCall
 from dsa_bench.jit.load import load_module
 from dsa_bench.jit.modules import compile_modules, module_hash
 from dsa_bench.jit.optional import load
@@ -69,7 +69,7 @@ class CudaDense:
     def facts(
         self, kernel: DenseKernel, shape: DenseShape, plan: DensePlan, attention: KernelLaunch
     ) -> dict[str, float]:
-        """What DenseCall.facts holds of an attention launch."""
+        """What ReadyCall.facts holds of an attention launch."""
         resident, sms = self.launcher.resident_ctas(kernel, shape, plan), self.device.sm_count
         warps = min(attention.ctas, resident * sms) * ceil_div(attention.threads, WARP)
         return {
@@ -97,7 +97,7 @@ class CudaDenseCell:
         self._copies: list[DenseDeviceInputs] = []
         self._outputs: dict[str, Device] = {}
 
-    def call(self, variant: DenseVariant) -> DenseCall:
+    def call(self, variant: DenseVariant) -> ReadyCall:
         backend, shape = self._backend, self._inputs.shape
         try:
             backend.launcher.kernels(variant.kernel, shape)  # before memory is taken for one that does not compile
@@ -109,9 +109,9 @@ class CudaDenseCell:
         except OutOfDeviceMemory as error:
             raise VariantRefused(f"{variant.name}: {error}") from error
         facts = backend.facts(variant.kernel, shape, variant.plan, calls[0][0])
-        return _call(calls, calls[0][0].ctas, facts)
+        return ready_call(calls, calls[0][0].ctas, facts)
 
-    def copy_call(self) -> DenseCall:
+    def copy_call(self) -> ReadyCall:
         """Half of the bytes are read and half are written, in whole accesses."""
         half = max(self._inputs.shape.live_bytes // 32, 1) * 16
         count = cold_copies(self._cold_bytes, half, COPY, "--length")
@@ -124,7 +124,7 @@ class CudaDenseCell:
             raise VariantRefused(f"{COPY}: {error}") from error
         stream, vectors = self._backend.stream, np.int64(half // 16)
         calls = [[KernelLaunch(kernel, grid, (source[n], target[n], vectors), stream)] for n in range(count)]
-        return _call(calls, calls[0][0].ctas, {})
+        return ready_call(calls, calls[0][0].ctas)
 
     def poison(self, variant: DenseVariant, value: float) -> None:
         out = self._outputs[variant.name]
@@ -153,8 +153,3 @@ class CudaDenseCell:
                 )
             self._copies = [DenseDeviceInputs.upload(self._inputs) for _ in range(count)]
         return self._copies
-
-
-def _call(copies: Sequence[Sequence[KernelLaunch]], ctas: int, facts: dict[str, float]) -> DenseCall:
-    """A call that rotates through copies of its tensors."""
-    return DenseCall(rotating(copies), ctas, facts, tuple(kernel.name for kernel in copies[0]), len(copies))

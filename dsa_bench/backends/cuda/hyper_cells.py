@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from dsa_bench.backends.base import ReadyCall
 from dsa_bench.backends.cuda.cold import bytes_between_reads, cold_copies
 from dsa_bench.backends.cuda.device import cuda_device
 from dsa_bench.backends.cuda.hyper import CEILING, MODULES, DeviceGate, DeviceMix, HyperLauncher, open_launcher
-from dsa_bench.backends.cuda.launch import KernelLaunch, rotating, wait_for
+from dsa_bench.backends.cuda.launch import KernelLaunch, ready_call, wait_for
 from dsa_bench.backends.cuda.memory import Device, allocate, download_bf16, overwrite, upload, uploaded
-from dsa_bench.backends.hyper import HyperBuffers, HyperCall
+from dsa_bench.backends.hyper import HyperBuffers
 from dsa_bench.jit.modules import module_hash
 from dsa_bench.model.errors import CannotMeasure, OutOfDeviceMemory, VariantRefused
 from dsa_bench.model.hyper import HyperOp, LaunchMode
@@ -96,7 +97,7 @@ class CudaMix:
         self._cold_bytes = cold_bytes
         self._copies: dict[MixKernel, list[DeviceMix]] = {}
 
-    def call(self, variant: HyperVariant) -> HyperCall:
+    def call(self, variant: HyperVariant) -> ReadyCall:
         assert isinstance(variant, MixVariant | CopyVariant)
         try:
             if isinstance(variant, CopyVariant):
@@ -170,7 +171,7 @@ class CudaGate:
         out = allocate((count, shape.rows, shape.rank), BF16)
         self._copies = [DeviceGate(attention[n], gate[n], weight[n], x[n], out[n]) for n in range(count)]
 
-    def call(self, variant: HyperVariant) -> HyperCall:
+    def call(self, variant: HyperVariant) -> ReadyCall:
         assert isinstance(variant, GateVariant)
         shape, build = self._inputs.shape, self._backend.launcher
         return _call([build.pair(variant.mode, shape, copy) for copy in self._copies])
@@ -189,11 +190,9 @@ class CudaGate:
         self._copies.clear()
 
 
-def _call(copies: Sequence[Sequence[KernelLaunch]]) -> HyperCall:
+def _call(copies: Sequence[Sequence[KernelLaunch]]) -> ReadyCall:
     """A call that rotates through copies of its tensors."""
-    first = copies[0]
-    names = tuple(kernel.name for kernel in first)
-    return HyperCall(rotating(copies), sum(kernel.ctas for kernel in first), names, len(copies))
+    return ready_call(copies, sum(kernel.ctas for kernel in copies[0]))
 
 
 def _note(op: HyperOp, launcher: HyperLauncher, compute_capability: str | None) -> str | None:

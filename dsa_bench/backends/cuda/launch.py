@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Kernel launches whose configuration and argument table are built once: enqueueing one is a single driver call."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dsa_bench.backends.base import Launch
+from dsa_bench.backends.base import Launch, ReadyCall
 from dsa_bench.jit.load import LoadedModule
 from dsa_bench.jit.optional import load
 from dsa_bench.model.errors import BadInput, CannotMeasure, VariantRefused
@@ -156,6 +156,13 @@ def rotating(calls: Sequence[Sequence[KernelLaunch]]) -> Launch:
             kernel.enqueue()
 
     return launch
+
+
+def ready_call(
+    copies: Sequence[Sequence[KernelLaunch]], ctas: int, facts: Mapping[str, float] | None = None
+) -> ReadyCall:
+    """A call that rotates through copies of its tensors."""
+    return ReadyCall(rotating(copies), ctas, tuple(kernel.name for kernel in copies[0]), len(copies), facts or {})
 
 
 def wait_for(stream: Any) -> None:
