@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The facts that a map's tables are matched with, of a backend that is open."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from dsa_bench.backends.dense import DenseBackend
 from dsa_bench.dispatch.look_up import DenseLaunchFacts, LaunchFacts
@@ -28,22 +28,17 @@ class Host(Protocol):
 
 def launch_facts(backend: Host, kernel: str, shape: SparseShape, l2: str) -> LaunchFacts:
     """What a launch of `kernel` for such heads is made with here."""
-    device = backend.device
     return LaunchFacts(
         op=shape.op,
         kernel=kernel,
         kernel_hash=backend.kernel_hash(kernel),
-        device=device.name,
-        compute_capability=device.compute_capability,
-        sm_count=device.sm_count,
         cta_slots=backend.geometry.slots.ctas,
         tile=TILE,
         head_size=shape.head_size,
         group=shape.group,
         kv_heads=shape.kv_heads,
         l2=l2,
-        driver=device.driver,
-        runtime=device.runtime,
+        **_of_device(backend.device),
     )
 
 
@@ -52,21 +47,26 @@ def dense_launch_facts(backend: DenseBackend, shape: DenseShape, l2: str) -> Den
 
     Raises VariantRefused where the kernel does not take them, CompileFailed.
     """
-    device = backend.device
     return DenseLaunchFacts(
         op="dense",
         kernel=DENSE_KERNEL,
         kernel_hash=backend.kernel_hash(DENSE_KERNEL, shape),
-        device=device.name,
-        compute_capability=device.compute_capability,
-        sm_count=device.sm_count,
-        cta_slots=device.sm_count * backend.resident_ctas(DENSE_KERNEL, shape),
+        cta_slots=backend.device.sm_count * backend.resident_ctas(DENSE_KERNEL, shape),
         dtype=shape.dtype,
         head_size=shape.head_size,
         value_head_size=shape.value_head_size,
         query_heads=shape.query_heads,
         kv_heads=shape.kv_heads,
         l2=l2,
-        driver=device.driver,
-        runtime=device.runtime,
+        **_of_device(backend.device),
     )
+
+
+def _of_device(device: DeviceFacts) -> dict[str, Any]:
+    return {
+        "device": device.name,
+        "compute_capability": device.compute_capability,
+        "sm_count": device.sm_count,
+        "driver": device.driver,
+        "runtime": device.runtime,
+    }

@@ -17,9 +17,9 @@ MUST_MATCH = {
 SHOULD_MATCH = ("driver", "runtime")
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchFacts:
-    """What a launch is made with, apart from its rows and candidates. The device's name is compared as it is.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OnDevice:
+    """What launches of either operator are made with. The device's name is compared as it is.
 
     cta_slots  SMs x resident CTAs per SM of the kernel      l2  the mode asked for; a table without modes satisfies any
     """
@@ -31,34 +31,28 @@ class LaunchFacts:
     compute_capability: str | None
     sm_count: int
     cta_slots: int
-    tile: int
     head_size: int
-    group: int
     kv_heads: int
     l2: str
     driver: str | None = None
     runtime: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DenseLaunchFacts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFacts(_OnDevice):
+    """What a launch is made with, apart from its rows and candidates."""
+
+    tile: int
+    group: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseLaunchFacts(_OnDevice):
     """As LaunchFacts, of dense decode. Capacity and rows are what a rule is looked up by."""
 
-    op: str
-    kernel: str
-    kernel_hash: str
-    device: str
-    compute_capability: str | None
-    sm_count: int
-    cta_slots: int
     dtype: str
-    head_size: int
     value_head_size: int
     query_heads: int
-    kv_heads: int
-    l2: str
-    driver: str | None = None
-    runtime: str | None = None
 
 
 AnyFacts = LaunchFacts | DenseLaunchFacts
