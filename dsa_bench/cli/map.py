@@ -254,7 +254,7 @@ def _refuse_elsewhere(file: Path, splits_map: "SplitsMap", table: "AnyTable", ba
     """Raises CannotMeasure where the table does not hold for this device, kernel or L2 mode."""
     from dsa_bench.backends.dense import open_dense_decode
     from dsa_bench.backends.select import open_backend
-    from dsa_bench.model.splits_map import DenseTable
+    from dsa_bench.model.dense_map import DenseTable
     from dsa_bench.sweep.tuned import refuse_dense_elsewhere, refuse_elsewhere
 
     with only_the_result_on_stdout():
@@ -276,8 +276,8 @@ def _measured_again(table: "AnyTable", backend: str, timer: str, rounds: int, se
     """The table's rules beside the automatic rule; None for a table without a rule."""
     from dsa_bench.cli.dense import measure_dense
     from dsa_bench.cli.measure import measure
+    from dsa_bench.model.dense_map import DenseTable
     from dsa_bench.model.request import DataSpec
-    from dsa_bench.model.splits_map import DenseTable
     from dsa_bench.sweep.tuned import verify_dense_request, verify_request
 
     if isinstance(table, DenseTable):

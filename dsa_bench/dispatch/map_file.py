@@ -8,20 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from dsa_bench.model.dense import MAX_CAPACITY
+from dsa_bench.model.dense_map import DenseMapCell, DenseTable
 from dsa_bench.model.documents import Misfit, from_json, json_schema, json_text, parse_json, pointer, to_json
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.files import write_whole
-from dsa_bench.model.splits_map import (
-    SCHEMA,
-    SCHEMA_VERSION,
-    AnyCell,
-    AnyRule,
-    AnyTable,
-    DenseMapCell,
-    DenseTable,
-    MapWords,
-    SplitsMap,
-)
+from dsa_bench.model.map_parts import MapWords
+from dsa_bench.model.splits_map import SCHEMA, SCHEMA_VERSION, AnyCell, AnyRule, AnyTable, SplitsMap
 from dsa_bench.model.text import quoted, short
 from dsa_bench.splits.map_values import launched_splits
 

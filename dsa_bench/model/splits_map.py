@@ -10,25 +10,25 @@ say (order, overlap, what was measured) is checked by dsa_bench.dispatch.map_fil
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
+from dsa_bench.model.dense_map import DenseMapCell, DenseMapRule, DenseRegretSummary, DenseTable
 from dsa_bench.model.documents import Limits
-from dsa_bench.model.run import LONGEST_US
+from dsa_bench.model.map_parts import (
+    LARGEST_COUNT,
+    WORDS,
+    Count,
+    Interval,
+    MapWords,
+    Microseconds,
+    Ratio,
+    RegretFigures,
+    Share,
+)
 from dsa_bench.model.text import short
 
 SCHEMA = "dsa-bench/splits"
 SCHEMA_VERSION = 1
-
-
-LARGEST_COUNT = 2**53 - 1
-"""The largest integer that every reader of JSON keeps exactly."""
-Count = Annotated[int, Limits(1, LARGEST_COUNT)]
-Number = Annotated[float, Limits(-1e300, 1e300)]
-Microseconds = Annotated[float, Limits(1e-9, LONGEST_US)]
-Ratio = Annotated[float, Limits(1e-30, 1e30)]
-Share = Annotated[float, Limits(0.0, 1.0)]
-Interval = tuple[Count, Count]
-"""A closed range of integers, both ends in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +56,6 @@ class MapPolicy:
     timer: Literal["cupti", "events", "wall"]
     rounds: Count
     context: Count
-    margin: Share
-    confidence: Share
-
-
-@dataclass(frozen=True, slots=True)
-class DenseMapPolicy:
-    """As MapPolicy, of dense decode, whose cells each say their length."""
-
-    timer: Literal["cupti", "events", "wall"]
-    rounds: Count
     margin: Share
     confidence: Share
 
@@ -100,32 +90,6 @@ class MapCell:
 
 
 @dataclass(frozen=True, slots=True)
-class DenseMapCell:
-    """One measured shape of dense decode, as MapCell. Values are chunks, in keys.
-
-    length  live keys while it was measured: what is fastest depends on it, and the choice must not
-    """
-
-    rows: Count
-    capacity: Count
-    length: Count
-    auto: Count
-    auto_us: Microseconds
-    us: dict[str, Microseconds]
-    best: Count
-    ratio: tuple[Ratio, Ratio, Ratio]
-    ties: tuple[Count, ...]
-
-    @property
-    def size(self) -> int:
-        return self.capacity
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.rows, self.capacity
-
-
-@dataclass(frozen=True, slots=True)
 class MapRule:
     """The tiles per split of every launch with rows and tiles in these closed ranges."""
 
@@ -143,57 +107,17 @@ class MapRule:
 
 
 @dataclass(frozen=True, slots=True)
-class DenseMapRule:
-    """The chunk of every launch of dense decode with rows and capacity in these closed ranges."""
-
-    rows: Interval
-    capacity: Interval
-    chunk: Count
-
-    @property
-    def size(self) -> Interval:
-        return self.capacity
-
-    @property
-    def value(self) -> int:
-        return self.chunk
-
-
-@dataclass(frozen=True, slots=True)
-class RegretSummary:
+class RegretSummary(RegretFigures):
     """Cross-fitted regret over cells, as a share of the best time: mean with its 95 % interval, and the largest.
 
     rows, tiles  the cell of the largest
     """
 
-    cells: Count
-    mean: Number
-    low: Number | None
-    high: Number | None
-    max: Number
-    rows: Count
     tiles: Count
 
     @property
     def size(self) -> int:
         return self.tiles
-
-
-@dataclass(frozen=True, slots=True)
-class DenseRegretSummary:
-    """As RegretSummary, of dense decode."""
-
-    cells: Count
-    mean: Number
-    low: Number | None
-    high: Number | None
-    max: Number
-    rows: Count
-    capacity: Count
-
-    @property
-    def size(self) -> int:
-        return self.capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,21 +139,6 @@ class NullSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class DenseNullSummary:
-    """As NullSummary, of dense decode."""
-
-    cells: Count
-    ratio: Ratio
-    rows: Count
-    capacity: Count
-    untrusted: Annotated[int, Limits(0, LARGEST_COUNT)]
-
-    @property
-    def size(self) -> int:
-        return self.capacity
-
-
-@dataclass(frozen=True, slots=True)
 class Validation:
     """What the rules are worth; null where it could not be computed.
 
@@ -241,32 +150,6 @@ class Validation:
     regret_map: RegretSummary | None
     held_out: RegretSummary | None
     null_control: NullSummary | None
-
-
-@dataclass(frozen=True, slots=True)
-class DenseValidation:
-    """As Validation, of dense decode."""
-
-    regret_auto: DenseRegretSummary | None
-    regret_map: DenseRegretSummary | None
-    held_out: DenseRegretSummary | None
-    null_control: DenseNullSummary | None
-
-
-class MapWords(NamedTuple):
-    """What a table calls its launches' size and the rules' value: as fields, in sentences, and as a heading."""
-
-    size: str
-    value: str
-    of_value: str
-    heading: str
-
-
-WORDS = {
-    "decode": MapWords("tiles", "tiles_per_split", "tiles per split", "tiles/split"),
-    "dense": MapWords("capacity", "chunk", "keys per split", "chunk"),
-}
-"""By operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,58 +199,6 @@ class SplitTable:
     def measured_at(self) -> str:
         """What the choice must not depend on and was measured at, in words."""
         return f"context {self.policy.context}"
-
-
-@dataclass(frozen=True, slots=True)
-class DenseTable:
-    """The cells and rules of one kernel of dense decode with one type, head geometry and L2 mode.
-
-    cta_slots  SMs x resident CTAs per SM of the split kernel
-    """
-
-    op: Literal["dense"]
-    kernel: str
-    kernel_hash: str
-    cta_slots: Count
-    max_splits: Count
-    dtype: Literal["f32", "f16", "bf16"]
-    head_size: Count
-    value_head_size: Count
-    query_heads: Count
-    kv_heads: Count
-    l2: Literal["cold", "warm", "none"]
-    policy: DenseMapPolicy
-    cells: tuple[DenseMapCell, ...]
-    rules: tuple[DenseMapRule, ...]
-    validation: DenseValidation
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """See SplitTable."""
-        return (*self.subject, self.kernel_hash, self.cta_slots)
-
-    @property
-    def name(self) -> str:
-        """The table in words."""
-        heads = f"heads {self.query_heads}/{self.kv_heads} x {self.head_size}/{self.value_head_size}"
-        return f"{self.op} {short(self.kernel)}, {heads}, {self.dtype}, L2 {self.l2}"
-
-    @property
-    def subject(self) -> tuple[Any, ...]:
-        """See SplitTable."""
-        sizes = (self.head_size, self.value_head_size, self.query_heads, self.kv_heads)
-        return (self.op, self.kernel, self.dtype, *sizes, self.l2)
-
-    @property
-    def words(self) -> MapWords:
-        return WORDS[self.op]
-
-    @property
-    def measured_at(self) -> str:
-        """See SplitTable."""
-        if all(cell.length == cell.capacity for cell in self.cells):
-            return "every key live"
-        return f"length {' '.join(map(str, sorted({cell.length for cell in self.cells})))}"
 
 
 AnyTable = SplitTable | DenseTable

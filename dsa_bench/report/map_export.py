@@ -5,7 +5,8 @@ import json
 from dataclasses import dataclass
 
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.splits_map import WORDS, AnyCell, AnyTable, SplitsMap
+from dsa_bench.model.map_parts import WORDS
+from dsa_bench.model.splits_map import AnyCell, AnyTable, SplitsMap
 from dsa_bench.model.text import printable
 from dsa_bench.splits.dense import CHUNK_VARIABLE
 from dsa_bench.splits.map_values import launched_splits

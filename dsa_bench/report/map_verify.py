@@ -9,9 +9,9 @@ from typing import Any
 
 from dsa_bench.model.cell_key import AttentionShape, attention_shape_of_key
 from dsa_bench.model.dense import DenseShape
+from dsa_bench.model.map_parts import WORDS
 from dsa_bench.model.record import Check
 from dsa_bench.model.run import Run
-from dsa_bench.model.splits_map import WORDS
 from dsa_bench.model.text import printable
 from dsa_bench.report.swept import SweptCell, place_of, swept_cells
 from dsa_bench.splits.geometry import AUTOMATIC, TUNED

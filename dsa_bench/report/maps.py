@@ -8,7 +8,8 @@ from typing import Any
 from dsa_bench.dispatch.explain_map import Explained
 from dsa_bench.dispatch.look_up import MapTable
 from dsa_bench.model.documents import to_json
-from dsa_bench.model.splits_map import WORDS, AnyCell, AnyRegret, AnyRule, AnyTable, SplitsMap
+from dsa_bench.model.map_parts import WORDS
+from dsa_bench.model.splits_map import AnyCell, AnyRegret, AnyRule, AnyTable, SplitsMap
 from dsa_bench.model.text import printable
 from dsa_bench.splits.map_values import launched_splits
 

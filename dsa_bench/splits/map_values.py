@@ -3,7 +3,8 @@
 
 from dsa_bench.model.cell_key import AttentionShape
 from dsa_bench.model.dense import DenseShape
-from dsa_bench.model.splits_map import AnyTable, DenseTable
+from dsa_bench.model.dense_map import DenseTable
+from dsa_bench.model.splits_map import AnyTable
 from dsa_bench.splits.dense import chunk_of, fixed
 from dsa_bench.splits.rules import capped_splits
 from dsa_bench.splits.targets import smallest_target

@@ -11,11 +11,12 @@ from dsa_bench.backends.dense import DenseBackend
 from dsa_bench.dispatch.facts import DENSE_KERNEL, dense_launch_facts, launch_facts
 from dsa_bench.dispatch.look_up import MapTable, applicable
 from dsa_bench.model.dense import DenseShape
+from dsa_bench.model.dense_map import DenseTable
 from dsa_bench.model.dense_request import AUTO_RULE, DenseRequest
 from dsa_bench.model.errors import BadInput, CannotMeasure
 from dsa_bench.model.request import DataSpec, MapFile, Policy, SparseRequest
 from dsa_bench.model.shape import SparseShape
-from dsa_bench.model.splits_map import AnyTable, DenseTable, SplitsMap, SplitTable
+from dsa_bench.model.splits_map import AnyTable, SplitsMap, SplitTable
 from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.sweep.tuned_map import KERNEL
 

@@ -16,12 +16,7 @@ from dsa_bench.dispatch.look_up import RuleLookUp
 from dsa_bench.dispatch.map_file import map_text, parse_map
 from dsa_bench.model.cell_key import AttentionShape
 from dsa_bench.model.dense import DenseShape
-from dsa_bench.model.documents import Misfit
-from dsa_bench.model.errors import BadInput
-from dsa_bench.model.request import MIN_TUNED_ROUNDS
-from dsa_bench.model.run import Run
-from dsa_bench.model.shape import TILE, SparseShape
-from dsa_bench.model.splits_map import (
+from dsa_bench.model.dense_map import (
     DenseMapCell,
     DenseMapPolicy,
     DenseMapRule,
@@ -29,6 +24,13 @@ from dsa_bench.model.splits_map import (
     DenseRegretSummary,
     DenseTable,
     DenseValidation,
+)
+from dsa_bench.model.documents import Misfit
+from dsa_bench.model.errors import BadInput
+from dsa_bench.model.request import MIN_TUNED_ROUNDS
+from dsa_bench.model.run import Run
+from dsa_bench.model.shape import TILE, SparseShape
+from dsa_bench.model.splits_map import (
     MapCell,
     MapDevice,
     MapPolicy,

@@ -12,8 +12,8 @@ from map_doubles import facts, splits_map, table
 from dsa_bench.dispatch.look_up import DenseLaunchFacts, MapTable, applicable
 from dsa_bench.dispatch.map_file import map_text, parse_map, splits_schema
 from dsa_bench.dispatch.map_merge import merge_maps
+from dsa_bench.model.dense_map import DenseMapCell, DenseMapPolicy, DenseMapRule, DenseTable, DenseValidation
 from dsa_bench.model.documents import Misfit
-from dsa_bench.model.splits_map import DenseMapCell, DenseMapPolicy, DenseMapRule, DenseTable, DenseValidation
 from dsa_bench.report.map_export import environment_lines, exported_ops, single_value
 from dsa_bench.report.maps import differences, show_text
 
