@@ -14,7 +14,8 @@ from dsa_bench.model.request import MIN_TUNED_ROUNDS, DataSpec, Policy, SparseRe
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.model.splits_map import AnyRegret
 from dsa_bench.splits.geometry import AUTOMATIC
-from dsa_bench.sweep.tuned_map import KERNEL, Tuned
+from dsa_bench.sweep.map_tables import KERNEL
+from dsa_bench.sweep.tuned_map import Tuned
 
 GPU_ROWS, GPU_CANDIDATES, GPU_TILES = (1, 2, 4, 8), (512, 1024, 2048, 4096, 8192), (1, 2, 3, 4, 6, 8, 16)
 CPU_ROWS, CPU_CANDIDATES, CPU_TILES = (1, 4), (512, 2048), (1, 2, 4, 8)

@@ -18,7 +18,7 @@ from dsa_bench.model.request import DataSpec, MapFile, Policy, SparseRequest
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.model.splits_map import AnyTable, SplitsMap, SplitTable
 from dsa_bench.splits.geometry import AUTOMATIC
-from dsa_bench.sweep.tuned_map import KERNEL
+from dsa_bench.sweep.map_tables import KERNEL
 
 
 def with_tuned(
