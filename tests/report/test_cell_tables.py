@@ -14,7 +14,8 @@ import pytest
 
 from dsa_bench.model.run import Run
 from dsa_bench.report.cells import CellTable, cell_tables, untrusted_cells
-from dsa_bench.report.render import MACHINE_WRITERS, time_text, to_csv, to_json, to_jsonl, to_markdown, to_text
+from dsa_bench.report.flat import to_csv, to_json, to_jsonl
+from dsa_bench.report.render import MACHINE_WRITERS, time_text, to_markdown, to_text
 from dsa_bench.report.words import conclusion
 
 GOLDEN = Path(__file__).parent / "golden"

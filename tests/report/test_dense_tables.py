@@ -11,13 +11,14 @@ from dsa_bench.report.cells import cell_tables
 from dsa_bench.report.compare import Terms, compare_runs
 from dsa_bench.report.compare_render import compare_text
 from dsa_bench.report.compare_words import name
+from dsa_bench.report.flat import flat_rows
 from dsa_bench.report.plots import dense as plots
 from dsa_bench.report.plots.canvas import drawing
 from dsa_bench.report.plots.gallery import pictures
 from dsa_bench.report.plots.subject import NothingToDraw, subject_of
 from dsa_bench.report.recorded import recorded
 from dsa_bench.report.regret import score, standing
-from dsa_bench.report.render import flat_rows, to_markdown, to_text
+from dsa_bench.report.render import to_markdown, to_text
 from dsa_bench.report.seed_tables import dense_table
 from dsa_bench.report.swept import NothingSwept, swept_cells
 from dsa_bench.splits.dense import RULES, dense_variants

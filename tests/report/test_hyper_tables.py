@@ -11,12 +11,13 @@ from dsa_bench.model.run import read_run
 from dsa_bench.report.cells import cell_tables, part_of
 from dsa_bench.report.compare import Terms, compare_runs
 from dsa_bench.report.compare_render import compare_text
+from dsa_bench.report.flat import flat_rows, to_csv
 from dsa_bench.report.plots import hyper as plots
 from dsa_bench.report.plots.canvas import drawing
 from dsa_bench.report.plots.gallery import pictures
 from dsa_bench.report.plots.subject import NothingToDraw, subject_of
 from dsa_bench.report.recorded import recorded
-from dsa_bench.report.render import flat_rows, to_csv, to_markdown, to_text
+from dsa_bench.report.render import to_markdown, to_text
 from dsa_bench.report.seed_tables import gate_table, mix_table
 
 TIMES = {

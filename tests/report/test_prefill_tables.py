@@ -10,7 +10,8 @@ import pytest
 from dsa_bench.model.record import Header
 from dsa_bench.model.run import Run
 from dsa_bench.report.cells import cell_tables
-from dsa_bench.report.render import flat_rows, rate_text, to_markdown, to_text
+from dsa_bench.report.flat import flat_rows
+from dsa_bench.report.render import rate_text, to_markdown, to_text
 from dsa_bench.report.words import what_dense_is
 
 GOLDEN = Path(__file__).parent / "golden"
