@@ -44,29 +44,14 @@ __device__ __forceinline__ unsigned long long wgmma_operand(unsigned address) {
 #define WGMMA_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define WGMMA_16 WGMMA_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define WGMMA_24 WGMMA_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define WGMMA_32 WGMMA_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 
 __device__ __forceinline__ void wgmma_256(int (&c)[8], unsigned long long a, unsigned long long b) {
   asm volatile(WGMMA_256("16", "128", WGMMA_8, "%8", "%9") : WGMMA_OUT_8(c, 0) : "l"(a), "l"(b) : "memory");
 }
 
-__device__ __forceinline__ void wgmma_256(int (&c)[16], unsigned long long a, unsigned long long b) {
-  asm volatile(WGMMA_256("32", "256", WGMMA_16, "%16", "%17")
-               : WGMMA_OUT_8(c, 0), WGMMA_OUT_8(c, 8)
-               : "l"(a), "l"(b)
-               : "memory");
-}
-
 __device__ __forceinline__ void wgmma_256(int (&c)[24], unsigned long long a, unsigned long long b) {
   asm volatile(WGMMA_256("48", "384", WGMMA_24, "%24", "%25")
                : WGMMA_OUT_8(c, 0), WGMMA_OUT_8(c, 8), WGMMA_OUT_8(c, 16)
-               : "l"(a), "l"(b)
-               : "memory");
-}
-
-__device__ __forceinline__ void wgmma_256(int (&c)[32], unsigned long long a, unsigned long long b) {
-  asm volatile(WGMMA_256("64", "512", WGMMA_32, "%32", "%33")
-               : WGMMA_OUT_8(c, 0), WGMMA_OUT_8(c, 8), WGMMA_OUT_8(c, 16), WGMMA_OUT_8(c, 24)
                : "l"(a), "l"(b)
                : "memory");
 }
@@ -77,4 +62,3 @@ __device__ __forceinline__ void wgmma_256(int (&c)[32], unsigned long long a, un
 #undef WGMMA_8
 #undef WGMMA_16
 #undef WGMMA_24
-#undef WGMMA_32

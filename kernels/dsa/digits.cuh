@@ -36,7 +36,6 @@
 namespace digits {
 
 using int8_tc::kDigits;
-using int8_tc::power_of_two;
 
 // The number with these digits, the most significant first, rounded twice like int8_tc::combine_digits. |d| <= 2^22, so
 // that adding its bits to those of 1.5 * 2^23 makes it a float: an integer conversion has an eighth of the rate.
