@@ -10,7 +10,7 @@ from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
 from dsa_bench.cli.values import name_list, names, one_of
 from dsa_bench.model.errors import BadInput, CannotMeasure, GateFailed
 from dsa_bench.model.hyper import HYPER_OPS
-from dsa_bench.model.request import DECODE_KERNELS, EMULATIONS, PREFILL_KERNELS, UNPROVEN
+from dsa_bench.model.request import DECODE_KERNELS, EMULATIONS, PREFILL_KERNELS
 from dsa_bench.model.shape import OPS
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def check(
         opt.list_option(
             "--kernels",
             name_list(KERNELS),
-            f"Of decode and prefill: from {', '.join(KERNELS)}. "
-            f"[default: all that the backend has; on a GPU without {', '.join(UNPROVEN)}]",
+            f"Of decode and prefill: from {', '.join(KERNELS)}. [default: all that the backend has]",
             "NAME...",
         ),
     ] = None,

@@ -17,8 +17,6 @@ DECODE_KERNELS = (*SPARSE_KERNELS, DIGITS)
 WS = "int8-ws"
 """Prefill by warps that gather and warps that compute: on request, and never the dispatcher's choice."""
 PREFILL_KERNELS = (*SPARSE_KERNELS, WS)
-UNPROVEN = (WS,)
-"""Have finished no check on a GPU yet (docs/numerics.md), so one takes them only where they are named."""
 CEILINGS = ("gather", "copy")
 """Kernels that compute nothing: they bound what the others can reach."""
 DENSE = "dense"

@@ -12,7 +12,7 @@ from dsa_bench.model.errors import BadInput, CompileFailed, VariantRefused
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.outcome import CaseResult, Outcome
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import CHECKED_KERNELS, EMULATIONS, UNPROVEN
+from dsa_bench.model.request import CHECKED_KERNELS, EMULATIONS
 from dsa_bench.model.shape import Op
 from dsa_bench.oracle.attention import Reference, reference
 from dsa_bench.oracle.cases.case import Case, Tolerance
@@ -32,7 +32,7 @@ def chosen_cases(names: Sequence[str], op: Op = "decode") -> list[Case]:
 
 
 def chosen_kernels(names: Sequence[str] | None, backend: str, op: Op = "decode") -> list[str]:
-    """Kernels to check, by default all that the backend has for the operator; on a GPU without those of UNPROVEN.
+    """Kernels to check, by default all that the backend has for the operator.
 
     Raises BadInput for an emulation on a GPU, or of a kernel that the operator does not have.
     """
@@ -41,8 +41,8 @@ def chosen_kernels(names: Sequence[str] | None, backend: str, op: Op = "decode")
             raise BadInput(f"--kernels {name}: runs on the CPU; add --backend cpu")
         if name not in CHECKED_KERNELS[op]:
             raise BadInput(f"--kernels {name}: is no kernel of {op}; choose from {', '.join(CHECKED_KERNELS[op])}")
-    known, on_request = CHECKED_KERNELS[op], (*EMULATIONS, *UNPROVEN)
-    return list(names or (known if backend == "cpu" else [name for name in known if name not in on_request]))
+    known = CHECKED_KERNELS[op]
+    return list(names or (known if backend == "cpu" else [name for name in known if name not in EMULATIONS]))
 
 
 def check_cases(

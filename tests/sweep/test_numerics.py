@@ -162,8 +162,7 @@ def test_choices() -> None:
         chosen_cases(["toy"])
     assert chosen_kernels(None, "cpu") == ["previous", "int8-tc", "int8-digits", "emulation", "emulation-digits"]
     assert chosen_kernels(None, "cuda") == ["previous", "int8-tc", "int8-digits"]
-    assert chosen_kernels(None, "cuda", "prefill") == ["previous", "int8-tc"]
-    assert chosen_kernels(["int8-ws"], "cuda", "prefill") == ["int8-ws"]
+    assert chosen_kernels(None, "cuda", "prefill") == ["previous", "int8-tc", "int8-ws"]
     assert chosen_kernels(["int8-tc"], "cuda") == ["int8-tc"]
     emulations = ["emulation", "emulation-bf16", "emulation-ws"]
     assert chosen_kernels(None, "cpu", "prefill") == ["previous", "int8-tc", "int8-ws", *emulations]

@@ -27,7 +27,7 @@ from dsa_bench.data.hyper import gate_inputs, mix_inputs
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.hyper import LAUNCH_MODES, SIGMOIDS, GateShape, MixShape
 from dsa_bench.model.plan import SplitPlan, VariantPlan
-from dsa_bench.model.request import DIGITS, WS, DataSpec
+from dsa_bench.model.request import DIGITS, PREFILL_KERNELS, WS, DataSpec
 from dsa_bench.model.shape import SparseShape, ceil_div
 from dsa_bench.oracle import hyper as oracle
 from dsa_bench.oracle.attention import reference
@@ -86,8 +86,8 @@ def launch_gate() -> int:
     return checked
 
 
-def launch_prefill(backend: CudaBackend, kernels: Sequence[str]) -> int:
-    """These kernels of prefill, on lists with and without whole tiles of invalid entries, and every path."""
+def launch_prefill(backend: CudaBackend) -> int:
+    """Prefill with every kernel, on lists with and without whole tiles of invalid entries, and every path."""
     checked = 0
     for candidates, query_heads, invalid in itertools.product(CANDIDATES, (24, 2, 32), (0.0, 0.4, 1.0)):
         shape = SparseShape(3, candidates + 70, candidates, query_heads, 2, op="prefill")
@@ -95,9 +95,8 @@ def launch_prefill(backend: CudaBackend, kernels: Sequence[str]) -> int:
         inputs.selected[1, candidates // 4 : candidates // 2] = -1
         oracle = reference(inputs)
         buffers = backend.load(inputs, "warm")
-        plans = [backend.geometry.plan(kernel, shape, None) for kernel in kernels]
-        if WS in kernels:
-            plans.append(replace(plans[-1], ctas=10**6))  # its function for many CTAs
+        plans = [backend.geometry.plan(kernel, shape, None) for kernel in ("gather", *PREFILL_KERNELS)]
+        plans += [replace(plan, ctas=10**6) for plan in plans if plan.kernel == WS]  # its function for many CTAs
         for plan in plans:
             if plan.kernel == "gather":
                 buffers.launcher(plan)(0)
@@ -113,7 +112,7 @@ def launch_prefill(backend: CudaBackend, kernels: Sequence[str]) -> int:
     tail = sparse_inputs(
         SparseShape(3, 700, 509, op="prefill"), DataSpec(seed=2, query_std=5.6, value_scale_multiplier=1.2e7)
     )
-    for kernel in {"int8-tc", WS} & set(kernels):
+    for kernel in ("int8-tc", WS):
         taken = backend.load(tail, "warm").paths(backend.geometry.plan(kernel, tail.shape, None))
         assert taken is not None
         assert taken["single"], f"no CTA of {kernel} met a tail"
@@ -171,13 +170,12 @@ def launch_decode(backend: CudaBackend) -> int:
 
 OPERATORS: dict[str, Callable[[], int]] = {
     "decode": lambda: launch_decode(CudaBackend()),
-    "prefill": lambda: launch_prefill(CudaBackend("prefill"), ("previous", "int8-tc", "gather")),
-    WS: lambda: launch_prefill(CudaBackend("prefill"), (WS,)),
+    "prefill": lambda: launch_prefill(CudaBackend("prefill")),
     "dense": lambda: launch_dense(CudaBackend()),
     "mix": launch_mix,
     "gate": launch_gate,
 }
-"""What launches every kernel of an operator, or one that is still being built; gives the number of checked launches."""
+"""What launches every kernel of an operator; gives the number of checked launches."""
 
 
 def sanitize(tool: str, ops: Sequence[str]) -> bool:

@@ -3,7 +3,6 @@
 
 import dataclasses
 import itertools
-import os
 from typing import Any
 
 import numpy as np
@@ -25,12 +24,8 @@ pytestmark = pytest.mark.gpu
 
 MANY = "int8-ws many"
 """What `int8-ws` launches for many CTAs, whatever their number."""
-UNPROVEN = ("int8-ws", MANY) if os.environ.get("TEST_INT8_WS") else ()
-"""Run by test_int8_ws_on_gpu.py in a process of its own: it waits for its own warps, and a wait that never ends would
-take the other tests with it."""
-DIGIT_KERNELS = UNPROVEN or ("int8-tc",)
-KERNELS = UNPROVEN or ("previous", "int8-tc")
-only_unproven = pytest.mark.skipif(not UNPROVEN, reason="test_int8_ws_on_gpu.py runs it in a process of its own")
+DIGIT_KERNELS = ("int8-tc", "int8-ws", MANY)
+KERNELS = ("previous", *DIGIT_KERNELS)
 
 
 def shape_of(rows: int, context: int, candidates: int, query_heads: int = 24, kv_heads: int = 2) -> SparseShape:
@@ -101,7 +96,7 @@ def test_a_needle_at_every_boundary_of_tiles(prefill_backend: Any, kernel: str) 
         check(prefill_backend, inputs, kernel)
 
 
-def test_previous_takes_every_alignment_and_int8_tc_says_what_it_takes(prefill_backend: Any) -> None:
+def test_previous_takes_every_alignment_and_the_others_say_what_they_take(prefill_backend: Any) -> None:
     """D7, vllm-project/vllm#45466: a view that starts one element in is contiguous and misaligned."""
     shape = shape_of(9, 600, 300)
     inputs = sparse_inputs(shape, DataSpec(seed=3, invalid_fraction=0.1))
@@ -176,7 +171,6 @@ def test_the_error_of_int8_tc_is_the_rounding_of_the_output(prefill_backend: Any
     assert check(prefill_backend, inputs, "previous") <= 3.0 * floor
 
 
-@only_unproven
 @pytest.mark.parametrize("data", [DataSpec(seed=4), DataSpec(seed=4, query_std=3.0, invalid_fraction=0.2)])
 def test_the_error_of_int8_ws_is_the_rounding_of_the_output(prefill_backend: Any, data: DataSpec) -> None:
     """Relative RMS at most 1.02 of the floor."""
@@ -196,7 +190,6 @@ PATHS = {
 WS_PATHS = {"two": DataSpec(seed=2), "four": DataSpec(seed=2, query_std=45.0), "single": PATHS["single"]}
 
 
-@only_unproven
 @pytest.mark.parametrize("kernel", ["int8-ws", MANY])
 @pytest.mark.parametrize("query_heads", [24, 32])
 @pytest.mark.parametrize("path", WS_PATHS)
