@@ -73,8 +73,8 @@ constexpr int kFewStages = 2;  // 99 KiB per CTA
 #else
 constexpr int kFewStages = 3;
 #endif
-constexpr int kResident = INT8_WS_WGMMA ? 3 : 1;  // with mma.sync, 128 registers would spill
-constexpr int kResidentFew = INT8_WS_WGMMA ? 2 : 1;
+constexpr int kResident = INT8_WS_WGMMA ? 3 : 2;  // with mma.sync, 128 registers would spill
+constexpr int kResidentFew = 2;
 
 enum Path : int { kTwo, kFour, kSingle, kPaths };
 

@@ -22,7 +22,9 @@ def needs_nvrtc() -> None:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize(("target", "block", "resident"), [("90a", 227, (3, 2)), ("86", 99, (1, 1))])
+@pytest.mark.parametrize(
+    ("target", "block", "resident"), [("90a", 227, (3, 2)), ("90", 227, (2, 2)), ("86", 99, (1, 1))]
+)
 def test_ctas_fit_a_multiprocessor_without_spills(target: str, block: int, resident: tuple[int, int]) -> None:
     """block: KiB of shared memory that a CTA may have; 1 KiB more of each CTA is the device's own."""
     (module,) = compile_modules([MODULE], parse_target(target))
