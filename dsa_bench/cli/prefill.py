@@ -5,7 +5,7 @@ import typer
 
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.sparse import measure_sparse
-from dsa_bench.model.request import SPARSE_KERNELS
+from dsa_bench.model.request import PREFILL_KERNELS
 
 
 def prefill(
@@ -15,7 +15,7 @@ def prefill(
     candidates: opt.Candidates = [2048],
     query_heads: opt.QueryHeads = 24,
     kv_heads: opt.KvHeads = 2,
-    kernels: opt.PrefillKernels = list(SPARSE_KERNELS),
+    kernels: opt.PrefillKernels = list(PREFILL_KERNELS),
     backend: opt.BackendName = "auto",
     timer: opt.TimerName = "auto",
     l2: opt.L2 = "warm",

@@ -10,12 +10,12 @@ from dsa_bench.model.errors import BadInput
 from dsa_bench.model.shape import Op, SparseShape
 
 SPARSE_KERNELS = ("previous", "int8-tc")
-"""Measured and checked by default."""
+"""Those of either operator."""
 DIGITS = "int8-digits"
 """Decode in integer arithmetic, merged in the kernel: on request, and never the dispatcher's choice."""
 DECODE_KERNELS = (*SPARSE_KERNELS, DIGITS)
 WS = "int8-ws"
-"""Prefill by warps that gather and warps that compute: on request, and never the dispatcher's choice."""
+"""Prefill by warps that gather and warps that compute."""
 PREFILL_KERNELS = (*SPARSE_KERNELS, WS)
 CEILINGS = ("gather", "copy")
 """Kernels that compute nothing: they bound what the others can reach."""

@@ -20,8 +20,8 @@ def test_a_run_is_a_prefill_table_and_its_record_the_same(command: Command, tmp_
     lines = outcome.out.splitlines()
     assert lines[0] == "rows 9, context 128, candidates 100, heads 24/2"
     assert lines[1].split() == ["kernel", "CTAs", "time", "speedup", "interval", "gathered/s", "RMS", "err"]
-    assert [line.split()[:2] for line in lines[2:4]] == [["previous", "18"], ["int8-tc", "18"]]
-    assert outcome.out.count(" GB/s ") == 2
+    assert [line.split()[:2] for line in lines[2:5]] == [[name, "18"] for name in ("previous", "int8-tc", "int8-ws")]
+    assert outcome.out.count(" GB/s ") == 3
     assert command("report", str(record)).out == outcome.out
     header, check, *_ = map(json.loads, record.read_text().splitlines())
     assert header["plan"]["op"] == "prefill"
@@ -61,18 +61,18 @@ def test_more_than_a_laptop_bears_is_refused_with_its_memory(command: Command) -
 def test_the_plan_of_a_gpu_has_ceilings_and_the_dense_line(command: Command) -> None:
     grid = ("prefill", "--rows", "128", "2048", "8192", "--context", "8192", "32768", "--plan")
     plan = json.loads(command(*grid, "--sms", "132", "--resident", "3").out)
-    assert (plan["op"], plan["kernels"]) == ("prefill", ["previous", "int8-tc", "gather", "copy", "dense"])
+    assert (plan["op"], plan["kernels"]) == ("prefill", ["previous", "int8-tc", "int8-ws", "gather", "copy", "dense"])
     assert plan["requested"][0] == {
         "rows": 128, "context": 8192, "candidates": 2048, "query_heads": 24, "kv_heads": 2, "head_size": 256,
     }  # fmt: skip
     assert len(plan["requested"]) == 6
-    (previous, int8_tc, gather, copy) = plan["effective"][0]["variants"]
-    assert {variant["splits"] for variant in (previous, int8_tc, gather, copy)} == {1}
-    assert previous["ctas"] == int8_tc["ctas"] == 256
+    (previous, int8_tc, int8_ws, gather, copy) = plan["effective"][0]["variants"]
+    assert {variant["splits"] for variant in (previous, int8_tc, int8_ws, gather, copy)} == {1}
+    assert previous["ctas"] == int8_tc["ctas"] == int8_ws["ctas"] == 256
     without = json.loads(command(*grid, "--sms", "132", "--resident", "3", "--no-ceiling", "--no-dense").out)
-    assert without["kernels"] == ["previous", "int8-tc"]
+    assert without["kernels"] == ["previous", "int8-tc", "int8-ws"]
     assert without["estimate_s"] < plan["estimate_s"]
-    assert json.loads(command(*grid, "--backend", "cpu").out)["kernels"] == ["previous", "int8-tc"]
+    assert json.loads(command(*grid, "--backend", "cpu").out)["kernels"] == ["previous", "int8-tc", "int8-ws"]
 
 
 def test_a_file_of_inputs_may_be_a_prefill(command: Command, tmp_path: Path) -> None:
