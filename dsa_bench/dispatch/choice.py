@@ -24,6 +24,7 @@ LookUp = Callable[[LaunchFacts, int, int], tuple[int | None, str]]
 MEASURED_AS: dict[KernelName, tuple[Op, str]] = {
     "int8-tc decode": ("decode", "int8-tc"),
     "decode_grouped": ("decode", "previous"),
+    "int8-ws prefill": ("prefill", "int8-ws"),
     "int8-tc prefill": ("prefill", "int8-tc"),
     "bf16 prefill": ("prefill", "previous"),
 }

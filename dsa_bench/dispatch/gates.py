@@ -14,14 +14,16 @@ from dsa_bench.dispatch.options import DispatchOptions, Setting
 from dsa_bench.model.call import LaunchSite, LoadedKernel
 from dsa_bench.model.errors import BadInput, CannotMeasure, Unsupported
 
-KernelName = Literal["int8-tc decode", "int8-tc prefill", "bf16 prefill", "decode_grouped", "none"]
+KernelName = Literal["int8-tc decode", "int8-ws prefill", "int8-tc prefill", "bf16 prefill", "decode_grouped", "none"]
 """`none`: there is nothing to attend to, and an output that is not empty is zeroed."""
 DEVICE_FUNCTION: dict[KernelName, str] = {
     "int8-tc decode": "decode_int8_tc",
+    "int8-ws prefill": "prefill_int8_ws_few",
     "int8-tc prefill": "prefill_int8_tc",
     "bf16 prefill": "prefill_bf16",
     "decode_grouped": "decode_grouped",
 }
+"""Of a kernel with several, the one that needs most shared memory."""
 HEAD_SIZE = 256
 MAX_GROUP = 16
 DECODE_ROWS = 8
@@ -32,8 +34,13 @@ MAX_SCALE = 1.0
 MAX_CANDIDATES = 2**20
 """Candidates up to which the integer sums of the tensor-core kernels are exact (kernels/dsa/int8_tc.cuh)."""
 TENSOR_CORE_SM = 80
+WS_SM = 90
+WS_CANDIDATES = 512
+"""Where `int8-ws` has the instructions that it is made for, and lists from which on it is measured to be the faster one
+(decision 0035)."""
 WIDE_BYTES = 16
 OUT_BYTES = 8
+WS_OUT_BYTES = 4
 MAX_GRID_Y = 65535
 GROUPED_HEADS_PER_CTA = 8
 
@@ -130,22 +137,24 @@ def _aligned(tensor: str, width: int) -> GateRule:
     )
 
 
-def _loaded(call: CallFacts, function: str) -> LoadedKernel | str:
+def _site(call: CallFacts) -> LaunchSite:
     assert call.site is not None
-    return call.site.kernels.get(function, "it is not loaded here")
+    return call.site
 
 
-def _device(kernel: KernelName) -> tuple[GateRule, ...]:
+def _loaded(call: CallFacts, function: str) -> LoadedKernel | str:
+    return _site(call).kernels.get(function, "it is not loaded here")
+
+
+_SM = GateRule(
+    "SM", f"at least {TENSOR_CORE_SM}", lambda c, _: _site(c).sm, lambda c, _: _site(c).sm >= TENSOR_CORE_SM, True
+)
+_WS_SM = GateRule("SM", f"{WS_SM}", lambda c, _: _site(c).sm, lambda c, _: _site(c).sm == WS_SM, True)
+
+
+def _device(kernel: KernelName, sm: GateRule = _SM) -> tuple[GateRule, ...]:
     """The gates of a tensor-core kernel on the GPU and on its loaded code."""
     function = DEVICE_FUNCTION[kernel]
-
-    def sm(call: CallFacts) -> int:
-        assert call.site is not None
-        return call.site.sm
-
-    def opt_in_bytes(call: CallFacts) -> int:
-        assert call.site is not None
-        return call.site.smem_opt_in_bytes
 
     def loaded(call: CallFacts, _: DispatchOptions) -> object:
         kernel = _loaded(call, function)
@@ -158,7 +167,7 @@ def _device(kernel: KernelName) -> tuple[GateRule, ...]:
     def smem(call: CallFacts, _: DispatchOptions) -> object:
         kernel = _loaded(call, function)
         needed = f"{kernel.smem_bytes} bytes" if isinstance(kernel, LoadedKernel) else "no kernel"
-        return f"{needed}, {opt_in_bytes(call)} bytes allowed"
+        return f"{needed}, {_site(call).smem_opt_in_bytes} bytes allowed"
 
     def new_enough(call: CallFacts, _: DispatchOptions) -> bool:
         kernel = _loaded(call, function)
@@ -166,10 +175,10 @@ def _device(kernel: KernelName) -> tuple[GateRule, ...]:
 
     def fits(call: CallFacts, _: DispatchOptions) -> bool:
         kernel = _loaded(call, function)
-        return not isinstance(kernel, LoadedKernel) or kernel.smem_bytes <= opt_in_bytes(call)
+        return not isinstance(kernel, LoadedKernel) or kernel.smem_bytes <= _site(call).smem_opt_in_bytes
 
     return (
-        GateRule("SM", f"at least {TENSOR_CORE_SM}", lambda c, _: sm(c), lambda c, _: sm(c) >= TENSOR_CORE_SM, True),
+        sm,
         GateRule(
             "kernel", f"{function} loaded", loaded, lambda c, _: isinstance(_loaded(c, function), LoadedKernel), True
         ),
@@ -198,6 +207,10 @@ _PREFILL_PATH = (
     ),
 )  # fmt: skip
 
+_PREFILL_INT8 = _switch(lambda options: options.prefill_int8_tc, "ep.cuda.dsa_prefill_int8_tc")
+_READ_WIDE = tuple(_aligned(name, WIDE_BYTES) for name in ("query", "key", "value", "key_scale", "value_scale"))
+"""Prefill's query as well, which the seed's list leaves out: ours is read 16 bytes at a time."""
+
 GATES: dict[KernelName, tuple[GateRule, ...]] = {
     "int8-tc decode": (
         _switch(lambda options: options.decode_int8_tc, "ep.cuda.dsa_decode_int8_tc"),
@@ -213,14 +226,21 @@ GATES: dict[KernelName, tuple[GateRule, ...]] = {
             lambda c, _: c.candidates, lambda c, _: c.candidates > DECODE_MORE_CANDIDATES,
         ),
         _HEAD_SIZE, _SCALE, _LONGEST_LIST, *_device("int8-tc decode"),
-        *(_aligned(name, WIDE_BYTES) for name in ("query", "key", "value", "key_scale", "value_scale", "workspace")),
+        *_READ_WIDE, _aligned("workspace", WIDE_BYTES),
+    ),
+    "int8-ws prefill": (
+        _PREFILL_INT8, _switch(lambda options: options.prefill_int8_ws, "ep.cuda.dsa_prefill_int8_ws"),
+        *_PREFILL_PATH, _SHARED_HEADS,
+        GateRule(
+            "candidates", f"at least {WS_CANDIDATES}",
+            lambda c, _: c.candidates, lambda c, _: c.candidates >= WS_CANDIDATES,
+        ),
+        _HEAD_SIZE, _SCALE, _LONGEST_LIST,
+        *_device("int8-ws prefill", _WS_SM), *_READ_WIDE, _aligned("out", WS_OUT_BYTES),
     ),
     "int8-tc prefill": (
-        _switch(lambda options: options.prefill_int8_tc, "ep.cuda.dsa_prefill_int8_tc"),
-        *_PREFILL_PATH, _SHARED_HEADS, _HEAD_SIZE, _SCALE, _LONGEST_LIST, *_device("int8-tc prefill"),
-        # The query as well, which the seed's list leaves out: ours is read 16 bytes at a time.
-        *(_aligned(name, WIDE_BYTES) for name in ("query", "key", "value", "key_scale", "value_scale")),
-        _aligned("out", OUT_BYTES),
+        _PREFILL_INT8, *_PREFILL_PATH, _SHARED_HEADS, _HEAD_SIZE, _SCALE, _LONGEST_LIST, *_device("int8-tc prefill"),
+        *_READ_WIDE, _aligned("out", OUT_BYTES),
     ),
     "bf16 prefill": (*_PREFILL_PATH, _SHARED_HEADS, _HEAD_SIZE, *_device("bf16 prefill")),
 }  # fmt: skip

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The options of the dispatcher: an explicit option wins over its environment variable, which wins over the default.
 
-Names and grammar are those of seed 000, "Gates and switches": a switch is exactly "0" or "1", the knob a non-negative
-decimal integer; an empty variable is unset, an empty option is a mistake.
+Names and grammar are those of seed 000, "Gates and switches" (`int8_ws` is ours): a switch is exactly "0" or "1", the
+knob a non-negative decimal integer; an empty variable is unset, an empty option is a mistake.
 """
 
 import os
@@ -35,12 +35,16 @@ class Option:
 
 
 PREFILL_INT8_TC = Option("ep.cuda.dsa_prefill_int8_tc", "ORT_DSA_PREFILL_INT8_TC", 0)
+PREFILL_INT8_WS = Option("ep.cuda.dsa_prefill_int8_ws", "ORT_DSA_PREFILL_INT8_WS", 1)
 PREFILL_KERNEL = Option("ep.cuda.dsa_prefill_kernel", "ORT_DSA_PREFILL_KERNEL", 1)
 DECODE_INT8_TC = Option("ep.cuda.dsa_decode_int8_tc", "ORT_DSA_DECODE_INT8_TC", 0)
 TILES_PER_SPLIT = Option(
     "ep.cuda.dsa_decode_int8_tc_tiles_per_split", "ORT_DSA_DECODE_INT8_TC_TILES_PER_SPLIT", 0, INT32_MAX
 )
-OPTIONS = {option.name: option for option in (PREFILL_INT8_TC, PREFILL_KERNEL, DECODE_INT8_TC, TILES_PER_SPLIT)}
+OPTIONS = {
+    option.name: option
+    for option in (PREFILL_INT8_TC, PREFILL_INT8_WS, PREFILL_KERNEL, DECODE_INT8_TC, TILES_PER_SPLIT)
+}
 SPLITS_VARIABLE = "DSA_BENCH_SPLITS"
 
 
@@ -66,13 +70,16 @@ class DispatchOptions:
     """Every option, resolved."""
 
     prefill_int8_tc: Setting
+    prefill_int8_ws: Setting
     prefill_kernel: Setting
     decode_int8_tc: Setting
     tiles_per_split: Setting
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        return self.prefill_int8_tc, self.prefill_kernel, self.decode_int8_tc, self.tiles_per_split
+        return (
+            self.prefill_int8_tc, self.prefill_int8_ws, self.prefill_kernel, self.decode_int8_tc, self.tiles_per_split,
+        )  # fmt: skip
 
 
 def resolve_options(
@@ -89,12 +96,7 @@ def resolve_options(
         if name not in OPTIONS:
             raise BadOption(f"option {short(name)}: is unknown; the dispatcher has {', '.join(OPTIONS)}")
     variables = os.environ if environment is None else environment
-    return DispatchOptions(
-        *(
-            _resolve(option, given, variables)
-            for option in (PREFILL_INT8_TC, PREFILL_KERNEL, DECODE_INT8_TC, TILES_PER_SPLIT)
-        )
-    )
+    return DispatchOptions(*(_resolve(option, given, variables) for option in OPTIONS.values()))
 
 
 def _resolve(option: Option, given: Mapping[str, str], variables: Mapping[str, str]) -> Setting:

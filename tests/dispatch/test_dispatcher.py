@@ -292,7 +292,7 @@ def test_a_map_never_serves_prefill(on: Callable[..., Dispatcher], make_map: Any
     path = tmp_path / "splits.json"
     write_map(path, make_map())
     chosen = on(H200, {}, path).choose(rows=4096, candidates=2048)
-    assert (chosen.kernel, chosen.basis, chosen.plan.splits) == ("int8-tc prefill", "rule", 1)
+    assert (chosen.kernel, chosen.basis, chosen.plan.splits) == ("int8-ws prefill", "rule", 1)
 
 
 def test_another_devices_map_is_one_warning_and_the_rule(

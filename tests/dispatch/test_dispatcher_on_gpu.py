@@ -26,7 +26,7 @@ from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference
-from dsa_bench.oracle.tolerance import bf16_bound, fp16_bound, fp32_bound
+from dsa_bench.oracle.tolerance import bf16_bound, fp16_bound, fp32_bound, ws_bound
 
 pytestmark = pytest.mark.gpu
 
@@ -36,8 +36,8 @@ PREFILL = "ep.cuda.dsa_prefill_int8_tc"
 PREFILL_FAMILY = "ep.cuda.dsa_prefill_kernel"
 ON = {DECODE: "1", PREFILL: "1"}
 BOUNDS = {
-    "int8-tc decode": fp16_bound, "int8-tc prefill": fp16_bound, "bf16 prefill": bf16_bound,
-    "decode_grouped": fp32_bound,
+    "int8-tc decode": fp16_bound, "int8-ws prefill": ws_bound, "int8-tc prefill": fp16_bound,
+    "bf16 prefill": bf16_bound, "decode_grouped": fp32_bound,
 }  # fmt: skip
 POISON_BITS = 0x7F00
 """BF16 1.7e38, which no output takes."""
@@ -138,8 +138,10 @@ def kernels_seen(cupy: Any, call: PreparedCall) -> list[str]:
         ({"dsa_decode_int8_tc": "1", "dsa_decode_int8_tc_tiles_per_split": "4"}, 8, 2048,
          ["decode_int8_tc", "merge_partials"]),
         ({}, 128, 2048, ["prefill_bf16"]),
-        ({"dsa_prefill_int8_tc": "1"}, 128, 2048, ["prefill_int8_tc"]),
+        ({"dsa_prefill_int8_tc": "1", "dsa_prefill_int8_ws": "0"}, 128, 2048, ["prefill_int8_tc"]),
+        ({"dsa_prefill_int8_tc": "1"}, 128, 2048, ["prefill_int8_ws_few"]),
         ({"dsa_prefill_int8_tc": "1"}, 8, 256, ["prefill_int8_tc"]),
+        ({"dsa_prefill_int8_tc": "1"}, 300, 512, ["prefill_int8_ws"]),
         ({"dsa_prefill_int8_tc": "1", "dsa_prefill_kernel": "0"}, 128, 2048, ["decode_grouped", "merge_partials"]),
         ({"dsa_prefill_int8_tc": "1", "dsa_decode_int8_tc": "0"}, 8, 2048, ["decode_grouped", "merge_partials"]),
     ],
@@ -150,6 +152,8 @@ def test_each_option_value_launches_the_expected_kernels(
 ) -> None:  # fmt: skip
     inputs = inputs_of(rows, candidates)
     arrays = on_cupy(cupy, inputs)
+    if "int8_ws" in kernels[0] and cupy.cuda.Device().compute_capability != "90":
+        kernels = ["prefill_int8_tc"]
     call = with_options(**options).prepare(**arrays, scale=inputs.scale, stream=stream)
     assert kernels_seen(cupy, call) == kernels, call.explain()
     stream.synchronize()
@@ -260,12 +264,14 @@ def test_a_misaligned_prefill_falls_back_and_is_right(name: str, on: Dispatcher,
     inputs = inputs_of(32)
     arrays = on_cupy(cupy, inputs)
     memory = cupy.zeros(arrays[name].nbytes + 256, np.uint8)
-    moved = memory[4 : 4 + arrays[name].nbytes].view(arrays[name].dtype).reshape(arrays[name].shape)
+    offset = 2 if name == "out" else 4
+    moved = memory[offset : offset + arrays[name].nbytes].view(arrays[name].dtype).reshape(arrays[name].shape)
     moved[...] = arrays[name]
     cupy.cuda.runtime.deviceSynchronize()
     call = on.prepare(**(arrays | {name: moved}), scale=inputs.scale, stream=stream)
     assert call.choice.kernel == "bf16 prefill"
-    assert f"int8-tc prefill refused by {name} alignment" in call.explain()
+    for kernel in ("int8-ws prefill", "int8-tc prefill"):
+        assert f"{kernel} refused by {name} alignment" in call.explain()
     call.launch()
     stream.synchronize()
     check(call, inputs, (moved if name == "out" else arrays["out"]).get())
@@ -276,7 +282,13 @@ def test_what_is_loaded_has_this_devices_ptx(on: Dispatcher, made: Any) -> None:
     site = on._runtimes["cuda"].site()
     assert site is not None
     loaded = {name: getattr(kernel, "ptx", kernel) for name, kernel in site.kernels.items()}
-    assert {"decode_grouped", "decode_int8_tc", "prefill_bf16", "prefill_int8_tc"} <= loaded.keys()
+    assert {
+        "decode_grouped",
+        "decode_int8_tc",
+        "prefill_bf16",
+        "prefill_int8_tc",
+        "prefill_int8_ws_few",
+    } <= loaded.keys()
     assert set(loaded.values()) == {site.sm}
 
 
@@ -318,15 +330,16 @@ def test_a_module_of_only_compute_75_ptx_reports_75_and_is_refused(made: Any, cu
     dispatcher.close()
 
 
-def test_a_prepared_call_costs_its_raw_launches(on: Dispatcher, cupy: Any, stream: Any) -> None:
+@pytest.mark.parametrize("rows", [1, 16])
+def test_a_prepared_call_costs_its_raw_launches(rows: int, on: Dispatcher, cupy: Any, stream: Any) -> None:
     """At most 10 us of host time beyond them."""
-    inputs = inputs_of(1)
+    inputs = inputs_of(rows)
     call = on.prepare(**on_cupy(cupy, inputs), scale=inputs.scale, stream=stream)
-    attention, merge = call._enqueues
+    enqueues = call._enqueues
 
     def raw() -> None:
-        attention()
-        merge()
+        for enqueue in enqueues:
+            enqueue()
 
     def time_us(work: Callable[[], None]) -> float:
         samples: list[float] = []

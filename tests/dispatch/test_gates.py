@@ -37,16 +37,20 @@ def choice(facts: CallFacts, **options: str) -> KernelChoice:
 
 BASE: dict[KernelName, CallFacts] = {
     "int8-tc decode": call(8),
-    "int8-tc prefill": call(128),
-    "bf16 prefill": call(128, scale=2.0),  # which int8-tc leaves to it
+    "int8-ws prefill": call(128),
+    "int8-tc prefill": call(128, site=site(80, 80)),  # which int8-ws leaves to it
+    "bf16 prefill": call(128, scale=2.0),  # which both leave to it
 }
 NEXT: dict[KernelName, KernelName] = {
-    "int8-tc decode": "decode_grouped", "int8-tc prefill": "bf16 prefill", "bf16 prefill": "decode_grouped",
+    "int8-tc decode": "decode_grouped", "int8-ws prefill": "int8-tc prefill", "int8-tc prefill": "bf16 prefill",
+    "bf16 prefill": "decode_grouped",
 }  # fmt: skip
 
 
 def with_kernel(kernel: KernelName, loaded: LoadedKernel | str) -> LaunchSite:
-    return replace(site(), kernels={**site().kernels, DEVICE_FUNCTION[kernel]: loaded})
+    base = BASE[kernel].site
+    assert base is not None
+    return replace(base, kernels={**base.kernels, DEVICE_FUNCTION[kernel]: loaded})
 
 
 def device_cases(kernel: KernelName) -> dict[str, Any]:
@@ -62,8 +66,8 @@ def device_cases(kernel: KernelName) -> dict[str, Any]:
 ALONE: dict[KernelName, dict[str, Any]] = {
     "int8-tc decode": {
         "ep.cuda.dsa_decode_int8_tc": {"dsa_decode_int8_tc": "0"},
-        "rows": {"rows": 9, "answers": "int8-tc prefill"},
-        "group": {"query_heads": 6, "answers": "int8-tc prefill"},
+        "rows": {"rows": 9, "answers": "int8-ws prefill"},
+        "group": {"query_heads": 6, "answers": "int8-ws prefill"},
         "candidates": {"candidates": 256, "answers": "int8-tc prefill"},
         "head size": {"head_size": 128},
         "scale": {"scale": 1.0000001},
@@ -72,6 +76,25 @@ ALONE: dict[KernelName, dict[str, Any]] = {
         **device_cases("int8-tc decode"),
         **{f"{name} alignment": {name: 8} for name in ("query", "key", "value", "key_scale", "value_scale")},
         "workspace alignment": {"workspace": 8},
+    },
+    "int8-ws prefill": {
+        "ep.cuda.dsa_prefill_int8_tc": {"dsa_prefill_int8_tc": "0", "answers": "bf16 prefill"},
+        "ep.cuda.dsa_prefill_int8_ws": {"dsa_prefill_int8_ws": "0"},
+        "ep.cuda.dsa_prefill_kernel": {"dsa_prefill_kernel": "0", "answers": "decode_grouped"},
+        "rows": {"rows": 7, "query_heads": 2, "answers": "decode_grouped"},
+        "prefill path": {"rows": 8, "dsa_decode_int8_tc": "0", "answers": "decode_grouped"},
+        "group": {"query_heads": 34, "answers": "decode_grouped"},
+        "candidates": {"candidates": 511},
+        "head size": {"head_size": 128, "answers": "decode_grouped"},
+        "scale": {"scale": 1.0000001, "answers": "bf16 prefill"},
+        "exact sums": {"candidates": 2**20 + 1, "answers": "bf16 prefill"},
+        "SM": {"site": site(89, 89)},
+        **device_cases("int8-ws prefill"),
+        **{
+            f"{name} alignment": {name: 8, "answers": "bf16 prefill"}
+            for name in ("query", "key", "value", "key_scale", "value_scale")
+        },
+        "out alignment": {"out": 2, "answers": "bf16 prefill"},
     },
     "int8-tc prefill": {
         "ep.cuda.dsa_prefill_int8_tc": {"dsa_prefill_int8_tc": "0"},
@@ -138,14 +161,18 @@ def test_prefill_needs_what_it_reads_wide_at_16_bytes(name: str, offset: int) ->
     """D7, and the query, which the kernel here reads wide. The BF16 kernel has scalar loads."""
     refused = choice(call(128, **{name: offset}))
     assert refused.kernel == "bf16 prefill"
-    assert [gate.name for gate in refused.refusals if gate.kernel == "int8-tc prefill"] == [f"{name} alignment"]
+    for kernel in ("int8-ws prefill", "int8-tc prefill"):
+        assert [gate.name for gate in refused.refusals if gate.kernel == kernel] == [f"{name} alignment"]
 
 
-def test_prefill_needs_the_output_at_8_bytes() -> None:
+def test_prefill_needs_the_output_at_8_bytes_or_at_4() -> None:
     """D7, Comfy-Org/comfy-kitchen#115: each pointer at its own width."""
-    assert choice(call(128, out=8)).kernel == "int8-tc prefill"
-    assert choice(call(128, out=4)).kernel == "bf16 prefill"
-    assert choice(call(128, selected=4, workspace=4)).kernel == "int8-tc prefill"
+    ampere = site(80, 80)
+    assert choice(call(128, out=8, site=ampere)).kernel == "int8-tc prefill"
+    assert choice(call(128, out=4, site=ampere)).kernel == "bf16 prefill"
+    assert choice(call(128, selected=4, workspace=4, site=ampere)).kernel == "int8-tc prefill"
+    assert choice(call(128, out=4, selected=4, workspace=4)).kernel == "int8-ws prefill"
+    assert choice(call(128, out=2)).kernel == "bf16 prefill"
     assert choice(call(8, out=2, selected=4)).kernel == "int8-tc decode"
 
 
@@ -155,7 +182,8 @@ def test_prefill_needs_the_output_at_8_bytes() -> None:
 )
 def test_the_sm_and_the_loaded_ptx_are_two_gates(rows: int, sm: int, ptx: int, reason: str | None) -> None:
     """D8, tile-ai/tilelang#2852, NVIDIA/cutlass#3524: integers, and at least."""
-    fast: KernelName = "int8-tc decode" if rows == 8 else "int8-tc prefill"
+    of_prefill: KernelName = "int8-ws prefill" if sm == 90 else "int8-tc prefill"
+    fast: KernelName = "int8-tc decode" if rows == 8 else of_prefill
     chosen = choice(call(rows, site=site(sm, ptx)))
     refusals = [gate for gate in chosen.refusals if gate.kernel == fast]
     assert (chosen.kernel == fast) == (reason is None)
@@ -179,9 +207,9 @@ def test_without_a_gpu_the_gates_of_the_device_do_not_apply() -> None:
     ("rows", "query_heads", "candidates", "kernel"),
     [
         (1, 24, 257, "int8-tc decode"), (1, 24, 256, "decode_grouped"), (8, 24, 257, "int8-tc decode"),
-        (8, 24, 256, "int8-tc prefill"), (9, 24, 2048, "int8-tc prefill"), (4, 8, 2048, "int8-tc decode"),
+        (8, 24, 256, "int8-tc prefill"), (9, 24, 2048, "int8-ws prefill"), (4, 8, 2048, "int8-tc decode"),
         (4, 6, 2048, "decode_grouped"), (4, 32, 2048, "int8-tc decode"), (4, 34, 2048, "decode_grouped"),
-        (8, 2, 2048, "int8-tc prefill"), (128, 2, 1, "int8-tc prefill"), (128, 34, 2048, "decode_grouped"),
+        (8, 2, 2048, "int8-ws prefill"), (128, 2, 1, "int8-tc prefill"), (128, 34, 2048, "decode_grouped"),
     ],
 )  # fmt: skip
 def test_the_paths(rows: int, query_heads: int, candidates: int, kernel: str) -> None:
@@ -193,8 +221,9 @@ def test_each_switch_changes_its_own_kernel() -> None:
     def kernels(**options: str) -> tuple[str, str]:
         return choice(call(8), **options).kernel, choice(call(128), **options).kernel
 
-    assert kernels() == ("int8-tc decode", "int8-tc prefill")
-    assert kernels(dsa_decode_int8_tc="0") == ("decode_grouped", "int8-tc prefill")
+    assert kernels() == ("int8-tc decode", "int8-ws prefill")
+    assert kernels(dsa_decode_int8_tc="0") == ("decode_grouped", "int8-ws prefill")
+    assert kernels(dsa_prefill_int8_ws="0") == ("int8-tc decode", "int8-tc prefill")
     assert kernels(dsa_prefill_int8_tc="0") == ("int8-tc decode", "bf16 prefill")
     assert kernels(dsa_prefill_kernel="0") == ("int8-tc decode", "decode_grouped")
     defaults = resolve_options({}, {})
