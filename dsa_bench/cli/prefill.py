@@ -26,7 +26,7 @@ def prefill(
     key_scale_multiplier: opt.KeyScaleMultiplier = 1.0,
     value_scale_multiplier: opt.ValueScaleMultiplier = 1.0,
     invalid_fraction: opt.InvalidFraction = 0.0,
-    selection: opt.Selection = "sorted",
+    selection: opt.EachSelection = ["sorted"],
     scales_from: opt.ScalesFrom = None,
     inputs: opt.Inputs = None,
     format: opt.Format = "table",

@@ -59,7 +59,7 @@ def run_sweep(
             records.append(Path())
             part = Part(before, loaded.cells)
             run, failure = _measure(entry, backend, results, loaded.name, resume, records, part)
-            before += len(entry.request.shapes)
+            before += len(entry.request.cell_keys)
             if failure is not None:
                 raise failure
             failures += _judged(run)

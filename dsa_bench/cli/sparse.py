@@ -48,7 +48,7 @@ class SparseOptions:
     key_scale_multiplier: float
     value_scale_multiplier: float
     invalid_fraction: float
-    selection: str
+    selection: str | list[str]
     scales_from: str | None
     inputs: str | None
     format: str
@@ -66,6 +66,10 @@ class SparseOptions:
     pad_smem: int = 0
     splits: Path | None = None
     option: list[str] | None = None
+
+    @property
+    def selections(self) -> list[str]:
+        return [self.selection] if isinstance(self.selection, str) else self.selection
 
     @classmethod
     def of(cls, ctx: typer.Context) -> "SparseOptions":
@@ -118,6 +122,7 @@ def _request(ctx: typer.Context, op: Op, options: SparseOptions) -> SparseReques
         pad_smem=options.pad_smem,
         sides=sides,
         splits=tuned_map,
+        selections=tuple(options.selections) if len(options.selections) > 1 else (),
     )
 
 
@@ -132,6 +137,7 @@ def _costs(options: SparseOptions) -> SplitCosts | None:
 
 
 def _cells(ctx: typer.Context, op: Op, options: SparseOptions) -> tuple[tuple[SparseShape, ...], DataSpec]:
+    """The shapes, and the data of each, where they differ in their selection with the first."""
     if options.inputs is not None:
         return cells_of_inputs(ctx, options.inputs, op)
     grid = itertools.product(options.rows, options.context, options.candidates)
@@ -142,7 +148,7 @@ def _cells(ctx: typer.Context, op: Op, options: SparseOptions) -> tuple[tuple[Sp
         options.key_scale_multiplier,
         options.value_scale_multiplier,
         options.invalid_fraction,
-        options.selection,
+        options.selections[0],
     )
     return shapes, data if options.scales_from is None else with_scales(data, options.scales_from, shapes[0])
 

@@ -71,7 +71,7 @@ class Sweep:
 
     @property
     def cells(self) -> int:
-        return sum(len(entry.request.shapes) for entry in self.entries)
+        return sum(len(entry.request.cell_keys) for entry in self.entries)
 
 
 @dataclass(frozen=True, slots=True)

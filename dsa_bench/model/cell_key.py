@@ -38,4 +38,5 @@ def cell_words(parts: Mapping[str, str], *, heads: bool = True) -> str:
         sizes = f"heads {parts['query_heads']}/{parts['kv_heads']} x {parts['head_size']}/{parts['value_head_size']}"
         return f"{words}, {sizes}, {parts['dtype']}" if heads else words
     words = f"rows {parts['rows']}, context {parts['context']}, candidates {parts['candidates']}"
+    words += f", selection {parts['selection']}" if "selection" in parts else ""
     return f"{words}, heads {parts['query_heads']}/{parts['kv_heads']}" if heads else words

@@ -66,6 +66,10 @@ class DenseRequest:
                 )
 
     @property
+    def cell_keys(self) -> tuple[str, ...]:
+        return tuple(shape.key for shape in self.shapes)
+
+    @property
     def op(self) -> str:
         """The operator, the same in every cell."""
         return "dense"

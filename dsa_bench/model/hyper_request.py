@@ -82,6 +82,10 @@ class HyperRequest:
             )
 
     @property
+    def cell_keys(self) -> tuple[str, ...]:
+        return tuple(shape.key for shape in self.shapes)
+
+    @property
     def op(self) -> HyperOp:
         """The operator, the same in every cell."""
         return "mix" if isinstance(self.shapes[0], MixShape) else "gate"

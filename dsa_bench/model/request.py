@@ -7,7 +7,7 @@ from typing import Literal
 
 from dsa_bench.model.costs import SplitCosts
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.shape import Op, SparseShape
+from dsa_bench.model.shape import SHARE, SORTED, Op, SparseShape
 
 SPARSE_KERNELS = ("previous", "int8-tc")
 """Those of either operator."""
@@ -84,7 +84,7 @@ class DataSpec:
     key_scale_multiplier: float = 1.0
     value_scale_multiplier: float = 1.0
     invalid_fraction: float = 0.0
-    selection: str = "sorted"
+    selection: str = SORTED
     source: DataSource | None = None
 
     def __post_init__(self) -> None:
@@ -94,14 +94,14 @@ class DataSpec:
                 raise BadInput(f"--selection {self.selection}: blocks:N takes a positive run length, such as blocks:16")
         elif kind == "overlap":
             try:
-                fraction = float(parameter)
+                fraction = float(parameter) if re.fullmatch(SHARE, parameter, re.ASCII) else -1.0
             except ValueError:
                 fraction = -1.0
             if not 0.0 <= fraction <= 1.0:
                 raise BadInput(
                     f"--selection {self.selection}: overlap:F takes a share from 0 to 1, such as overlap:0.9"
                 )
-        elif self.selection not in ("sorted", "random"):
+        elif self.selection not in (SORTED, "random"):
             raise BadInput(f"--selection {self.selection}: must be sorted, random, blocks:N or overlap:F")
 
 
@@ -151,9 +151,25 @@ Side = tuple[SideOption, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class SparseCell:
+    """A shape, and the data that it is measured on."""
+
+    shape: SparseShape
+    data: DataSpec
+
+    @property
+    def key(self) -> str:
+        """The cell's name in records: its shape, and how its lists are drawn where they are not sorted."""
+        kind = self.data.selection
+        return self.shape.key if kind == SORTED else f"{self.shape.key},selection={kind}"
+
+
+@dataclass(frozen=True, slots=True)
 class SparseRequest:
     """A grid of cells of one operator and the variants to measure in each.
 
+    selections  how lists are drawn, each in cells of its own; without any, as `data` says. Raises BadInput for one that
+                there is not
     ceiling  adds the kernels of CEILINGS; dense, dense attention. None for either: if the device turns out to be a GPU
     sides   where there are any, the variants are what the dispatcher takes with each, and `kernels` and
             `tiles_per_split` say nothing
@@ -177,6 +193,21 @@ class SparseRequest:
     costs: SplitCosts | None = None
     pad_smem: int = 0
     tuned: tuple[int, ...] = ()
+    selections: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for kind in self.selections:
+            replace(self.data, selection=kind)  # refuses what is none
+
+    @property
+    def cells(self) -> tuple[SparseCell, ...]:
+        """Every shape with each of its data, in the order in which they are measured."""
+        drawn = [replace(self.data, selection=kind) for kind in self.selections or (self.data.selection,)]
+        return tuple(SparseCell(shape, data) for shape in self.shapes for data in drawn)
+
+    @property
+    def cell_keys(self) -> tuple[str, ...]:
+        return tuple(cell.key for cell in self.cells)
 
     @property
     def op(self) -> Op:

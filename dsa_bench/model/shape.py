@@ -89,11 +89,15 @@ class SparseShape:
         return f"op={self.op}," + ",".join(f"{name}={value}" for name, value in self.sizes.items())
 
 
+SORTED = "sorted"
+"""How lists are drawn unless something else is asked for; a cell's name leaves it out."""
+SHARE = "[0-9.eE+-]{1,24}"
 CELL_KEY = re.compile(
     f"op=({'|'.join(OPS)})"
     + "".join(f",{field.name}=[1-9][0-9]{{0,17}}" for field in fields(SparseShape) if field.name != "op")
+    + f"(,selection=(random|blocks:[0-9]{{1,20}}|overlap:{SHARE}))?"
 )
-"""What `SparseShape.key` looks like."""
+"""What names a cell: `SparseShape.key`, and how its lists are drawn."""
 
 
 def shape_of_key(key: str) -> SparseShape:
@@ -101,7 +105,7 @@ def shape_of_key(key: str) -> SparseShape:
     if not CELL_KEY.fullmatch(key):
         raise BadInput(f"{key}: is no cell of decode or prefill; name a record of one of them")
     (_, op), *sizes = (part.split("=", 1) for part in key.split(","))
-    return SparseShape(op=cast("Op", op), **{name: int(size) for name, size in sizes})
+    return SparseShape(op=cast("Op", op), **{name: int(size) for name, size in sizes if name != "selection"})
 
 
 def cache_row_offset(head: int, position: int, context: int, head_size: int) -> int:

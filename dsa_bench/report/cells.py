@@ -3,16 +3,17 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.model.cell_key import cell_words
 from dsa_bench.model.dense_request import COPY, FIXED, OFF
-from dsa_bench.model.record import Check, Visit
+from dsa_bench.model.record import Check, Header, Visit
 from dsa_bench.model.request import DENSE, is_yardstick
 from dsa_bench.model.run import Run, complete_rounds
+from dsa_bench.model.shape import OPS, SORTED
 from dsa_bench.stats.location import Estimate, median_ratio, paired_ratio
 from dsa_bench.stats.verdict import NoiseFloor, null_control
 
@@ -87,6 +88,11 @@ class CellTable:
     noise: NoiseFloor | None
 
     @property
+    def selection(self) -> str | None:
+        """How lists are drawn; None for an operator without lists."""
+        return self.shape.get("selection", SORTED) if self.op in OPS else None
+
+    @property
     def label(self) -> str:
         """The shape in words, as a heading."""
         return cell_words(self.shape) if self.part is None else f"{self.part}, {cell_words(self.shape)}"
@@ -123,7 +129,7 @@ def cell_tables(run: Run) -> list[CellTable]:
     for cell, _, visits in complete_rounds(run):
         rounds.setdefault(cell, {}).setdefault((visits[0].timer, visits[0].l2), []).append(visits)
     return [
-        _cell_table(cell, part, of_mode)
+        _cell_table(_drawn_shape(run.header, cell), part, of_mode)
         for cell in sorted(checks, key=cell_order)
         for _, of_mode in sorted(rounds.get(cell, {("", ""): []}).items())
         for part in _parts(cell_shape(cell).get("op", "decode"), checks[cell].values())
@@ -157,12 +163,21 @@ def cell_shape(cell: str) -> dict[str, str]:
     return dict(part.split("=", 1) for part in cell.split(","))
 
 
+def _drawn_shape(header: Header, cell: str) -> dict[str, str]:
+    """With how lists are drawn, which older records say in their header alone."""
+    shape, data = cell_shape(cell), header.plan.get("data")
+    if shape.get("op") in OPS and "selections" not in header.plan and isinstance(data, dict):
+        kind = str(cast("dict[str, Any]", data).get("selection", SORTED))
+        shape |= {} if kind == SORTED else {"selection": kind}
+    return shape
+
+
 def cell_order(cell: str) -> tuple[Any, ...]:
     """Sorts cells by the numbers of their shape."""
     return tuple(int(value) if value.isdecimal() else value for value in cell_shape(cell).values())
 
 
-def _cell_table(cell: str, checks: list[Check], rounds: list[list[Visit]]) -> CellTable:
+def _cell_table(shape: dict[str, str], checks: list[Check], rounds: list[list[Visit]]) -> CellTable:
     times = _Times(rounds)
     reference = _reference(checks, times)
     first = rounds[0][0] if rounds else None
@@ -177,7 +192,7 @@ def _cell_table(cell: str, checks: list[Check], rounds: list[list[Visit]]) -> Ce
         fixed = next((check.variant for check in checks if FIXED in check.rules), None)
         rows = [_beside(row, fixed, times) for row in rows]
     return CellTable(
-        shape=cell_shape(cell),
+        shape=shape,
         rows=rows,
         reference=reference,
         fastest=_fastest(rows, times),

@@ -52,6 +52,7 @@ def _flat(table: CellTable, row: VariantRow) -> dict[str, Any]:
         "dense_ratio_low": row.dense_ratio and row.dense_ratio.low,
         "dense_ratio_high": row.dense_ratio and row.dense_ratio.high,
         "rules": list(check.rules),
+        "selection": table.selection,
     }
 
 
@@ -65,7 +66,14 @@ def _flat_hyper(table: CellTable, row: VariantRow) -> dict[str, Any]:
 def _flat_dense(table: CellTable, row: VariantRow) -> dict[str, Any]:
     """With the geometry of dense decode, and its ratios to other variants, in place of tiles and a dense line."""
     names = {"gather_share": "copy_share", "gathered_bytes": "live_bytes", "gathered_gbps": "live_gbps"}
-    left_out = {"tiles_per_split_requested", "tiles_per_split", "dense_ratio", "dense_ratio_low", "dense_ratio_high"}
+    left_out = {
+        "tiles_per_split_requested",
+        "tiles_per_split",
+        "dense_ratio",
+        "dense_ratio_low",
+        "dense_ratio_high",
+        "selection",
+    }
     flat = {names.get(name, name): value for name, value in _flat(table, row).items() if name not in left_out}
     flat |= {"dtype": table.shape["dtype"], "part": table.part}
     flat |= {name: row.check.facts.get(name) for name in FACTS}
@@ -81,7 +89,7 @@ BESIDE = {"fixed:256": "fixed_ratio", "previous": "previous_ratio"}
 
 OF_ATTENTION = frozenset(
     {"tiles_per_split_requested", "tiles_per_split", "splits", "rules", "gathered_bytes", "gathered_gbps"}
-    | {"dense_ratio", "dense_ratio_low", "dense_ratio_high"}
+    | {"dense_ratio", "dense_ratio_low", "dense_ratio_high", "selection"}
 )
 """Columns of attention that a hyper-connection kernel has nothing for."""
 

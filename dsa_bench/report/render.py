@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dsa_bench.model.hyper import HYPER_OPS
 from dsa_bench.model.record import Check
 from dsa_bench.model.request import DENSE
+from dsa_bench.model.shape import SORTED
 from dsa_bench.model.text import printable
 from dsa_bench.report.cells import CellTable, VariantRow
 from dsa_bench.report.flat import BESIDE, to_csv, to_json, to_jsonl
@@ -22,12 +23,13 @@ def to_markdown(tables: list[CellTable]) -> str:
     """
     if not tables:
         return ""
-    shape = [name for name in tables[0].shape if name != "op" and (name in ALWAYS or _varies(tables, name))]
+    names = dict.fromkeys(name for table in tables for name in table.shape)
+    shape = [name for name in names if name != "op" and (name in ALWAYS or _varies(tables, name))]
     columns = [*(name.replace("_", " ") for name in shape), *_columns(tables)]
     lines = ["| " + " | ".join(columns) + " |", "|" + " ---: |" * len(columns)]
     for table in tables:
         for row in table.rows:
-            cells = [*(table.shape[name] for name in shape), *_cells(row, tables)]
+            cells = [*(table.shape.get(name, SORTED) for name in shape), *_cells(row, tables)]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     lines.append("")
     lines += [printable(f"- {table.label}: {_floors(table)}. {_sentences(table)}") for table in tables]
@@ -39,7 +41,7 @@ ALWAYS = ("rows", "context", "capacity", "length")
 
 
 def _varies(tables: list[CellTable], name: str) -> bool:
-    return len({table.shape[name] for table in tables}) > 1
+    return len({table.shape.get(name, SORTED) for table in tables}) > 1
 
 
 def _columns(tables: list[CellTable]) -> list[str]:

@@ -21,7 +21,6 @@ from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.record import Check
 from dsa_bench.model.request import DENSE, SparseRequest
 from dsa_bench.model.run import Run
-from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference
 from dsa_bench.oracle.tolerance import largest_output
 from dsa_bench.sweep.check import Checker
@@ -100,7 +99,7 @@ class SparseOperator:
         self.policy = request.policy
         self.seed = request.data.seed
         self.plan: Mapping[str, Any] = recorded_plan(request)
-        self.cells: Sequence[str] = [shape.key for shape in request.shapes]
+        self.cells: Sequence[str] = request.cell_keys
 
     def kernel_hashes(self) -> dict[str, str]:
         kernels = [*self._request.measured_kernels, *([DENSE] if self._bench.dense else [])]
@@ -114,15 +113,15 @@ class SparseOperator:
 
     @contextmanager
     def load(self, number: int) -> "Generator[_SparseCell]":
-        shape = self._request.shapes[number]
-        refuse_beyond_memory(shape)
-        inputs = cell_inputs(shape, self._request.data)
+        cell = self._request.cells[number]
+        refuse_beyond_memory(cell.shape)
+        inputs = cell_inputs(cell.shape, cell.data)
         refuse_reachable_poison(float(largest_output(inputs).max()))
         with ExitStack() as held:
             buffers = self._bench.backend.load(inputs, self._bench.l2)
             held.callback(buffers.close)
-            plans = cell_variants(self._request, self._place, shape)
-            yield _SparseCell(plans, self._bench, shape, inputs, buffers, held)
+            plans = cell_variants(self._request, self._place, cell.shape)
+            yield _SparseCell(plans, self._bench, cell.key, inputs, buffers, held)
 
 
 class _SparseCell:
@@ -132,14 +131,14 @@ class _SparseCell:
         self,
         plans: Sequence[VariantPlan],
         bench: Bench,
-        shape: SparseShape,
+        key: str,
         inputs: SparseInputs,
         buffers: SparseBuffers,
         held: ExitStack,
     ) -> None:
         self._plans = plans
         self._bench = bench
-        self._shape = shape
+        self._key = key
         self._inputs = inputs
         self._buffers = buffers
         self._held = held
@@ -183,7 +182,7 @@ class _SparseCell:
         self, variant: str, plan: VariantPlan, outcome: Checked, floor: float, gathered_bytes: int | None
     ) -> Check:
         return Check(
-            cell=self._shape.key,
+            cell=self._key,
             variant=variant,
             kernel=plan.kernel,
             kernel_hash=self._bench.kernel_hash(plan.kernel),

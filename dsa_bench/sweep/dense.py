@@ -45,7 +45,7 @@ class DenseOperator:
         self.policy = request.policy
         self.seed = request.seed
         self.plan: Mapping[str, Any] = recorded_plan(request)
-        self.cells: Sequence[str] = [shape.key for shape in request.shapes]
+        self.cells: Sequence[str] = request.cell_keys
 
     def kernel_hashes(self) -> dict[str, str]:
         """Of the first shape that a kernel takes; empty where it takes none. Shapes of a request give the same."""

@@ -46,7 +46,7 @@ class HyperOperator:
         self.policy = request.policy
         self.seed = request.seed
         self.plan: Mapping[str, Any] = recorded_plan(request)
-        self.cells: Sequence[str] = [shape.key for shape in request.shapes]
+        self.cells: Sequence[str] = request.cell_keys
 
     def kernel_hashes(self) -> dict[str, str]:
         return {variant.name: self._backend.kernel_hash(variant) for variant in self._request.variants}

@@ -10,7 +10,7 @@ from dsa_bench.bench.select import refuse_gpu_ceiling, refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import DENSE, SparseRequest
+from dsa_bench.model.request import DENSE, SparseCell, SparseRequest
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.splits.digits import NO_CLUSTERS, PLANNED_CLUSTERS
 from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry
@@ -45,12 +45,12 @@ def plan_document(request: SparseRequest, backend: str, slots: DeviceSlots | Non
         "op": request.op,
         "backend": backend,
         "cta_slots": cta_slots,
-        "requested": [{**shape.sizes, **asked} for shape in request.shapes for asked in _asked(request)],
+        "requested": [{**_cell(request, cell), **asked} for cell in request.cells for asked in _asked(request)],
         "kernels": [*request.measured_kernels, *([DENSE] if request.dense else [])],
         "sides": [[asdict(option) for option in side] for side in request.sides],
         "rules": list(request.rules),
         "pad_smem": request.pad_smem,
-        "effective": None if geometry is None else [_effective(request, geometry, shape) for shape in request.shapes],
+        "effective": None if geometry is None else [_effective(request, geometry, cell) for cell in request.cells],
         "data": asdict(request.data),
         "policy": asdict(request.policy),
         "estimate_s": round(_estimate_s(request, backend, cta_slots), 1),
@@ -66,9 +66,14 @@ def _asked(request: SparseRequest) -> list[dict[str, Any]]:
     return [{"tiles_per_split": value} for value in request.tiles_per_split]
 
 
-def _effective(request: SparseRequest, geometry: SparseGeometry, shape: SparseShape) -> dict[str, Any]:
-    variants = cell_variants(request, Place.planned(request, geometry), shape)
-    return {**shape.sizes, "variants": [_variant(variant) for variant in variants]}
+def _cell(request: SparseRequest, cell: SparseCell) -> dict[str, Any]:
+    """Its sizes, and how its lists are drawn where cells differ in that."""
+    return {**cell.shape.sizes, **({"selection": cell.data.selection} if request.selections else {})}
+
+
+def _effective(request: SparseRequest, geometry: SparseGeometry, cell: SparseCell) -> dict[str, Any]:
+    variants = cell_variants(request, Place.planned(request, geometry), cell.shape)
+    return {**_cell(request, cell), "variants": [_variant(variant) for variant in variants]}
 
 
 def _variant(variant: VariantPlan) -> dict[str, Any]:
@@ -85,7 +90,7 @@ def _variant(variant: VariantPlan) -> dict[str, Any]:
 
 def _estimate_s(request: SparseRequest, backend: str, cta_slots: int | None) -> float:
     if request.policy.budget_s is not None:
-        return len(request.shapes) * SETUP_S + request.policy.budget_s
+        return len(request.cells) * SETUP_S + request.policy.budget_s
     assert request.policy.rounds is not None
     values = 1 if request.op == "prefill" else len(request.tiles_per_split) + len(request.rules)
     slots = 1 + bool(request.dense)
@@ -93,8 +98,8 @@ def _estimate_s(request: SparseRequest, backend: str, cta_slots: int | None) -> 
     if request.sides:
         slots = 1 + len(request.sides)
     on_gpu = backend == "cuda" or cta_slots is not None
-    visits_s = sum(GPU_VISIT_S if on_gpu else _cpu_visit_s(shape) for shape in request.shapes)
-    return len(request.shapes) * SETUP_S + request.policy.rounds * slots * visits_s
+    visits_s = sum(GPU_VISIT_S if on_gpu else _cpu_visit_s(cell.shape) for cell in request.cells)
+    return len(request.cells) * SETUP_S + request.policy.rounds * slots * visits_s
 
 
 def _cpu_visit_s(shape: SparseShape) -> float:

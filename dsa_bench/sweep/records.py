@@ -73,6 +73,6 @@ def is_complete(run: Run, request: Request) -> bool:
         statuses.setdefault(check.cell, {})[check.variant] = check.status == "ok"
     wanted = set(range(request.policy.rounds or 1))
     return all(
-        rounds.get(shape.key, set()) >= wanted or (shape.key in statuses and not any(statuses[shape.key].values()))
-        for shape in request.shapes
+        rounds.get(cell, set()) >= wanted or (cell in statuses and not any(statuses[cell].values()))
+        for cell in request.cell_keys
     )

@@ -24,7 +24,7 @@ COLUMNS = (
     "rows,context,candidates,query_heads,kv_heads,head_size,kernel,tiles_per_split_requested,tiles_per_split,splits,"
     "ctas,status,reason,time_us,call_us,reference,speedup,speedup_low,speedup_high,speedup_median,gather_share,"
     "rms_error,rounding_floor,rounds,timer,l2,noise_ratio,noise_low,noise_high,trusted,"
-    "variant,gathered_bytes,gathered_gbps,dense_ratio,dense_ratio_low,dense_ratio_high,rules"
+    "variant,gathered_bytes,gathered_gbps,dense_ratio,dense_ratio_low,dense_ratio_high,rules,selection"
 )
 
 

@@ -12,7 +12,7 @@ from dsa_bench.report.plots.subject import NothingToDraw, Subject, grouped, titl
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAX_COLUMNS = 4
+MAX_COLUMNS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def draw(subject: Subject) -> "Figure":
     groups = grouped(tables, lambda table: tuple(_place(table).values()))
     if len(groups) > MAX_COLUMNS:
         raise NothingToDraw(
-            f"{len(groups)} contexts, list lengths and modes are too many side by side; {MAX_COLUMNS} fit"
+            f"{len(groups)} contexts, list lengths, selections and modes are too many side by side; {MAX_COLUMNS} fit"
         )
     lines = [prefill_lines(group) for group in groups]
     names = list(dict.fromkeys(name for of_group in lines for name in of_group))
@@ -55,7 +55,7 @@ def draw(subject: Subject) -> "Figure":
     for column, (of_group, heading) in enumerate(zip(lines, headings, strict=True)):
         ticks = sorted({float(point.rows) for one in of_group.values() for point in one})
         above = axes[0][column]
-        above.set_title(heading)
+        above.set_title(heading if len(groups) < 3 else heading.replace(", ", "\n"))
         plain_log(above, "x", 2, ticks)
         plain_log(above, "y", 10)
         above.set_xlim(ticks[0] / 1.4, ticks[-1] * 1.4)
@@ -83,5 +83,5 @@ def _place(table: CellTable) -> dict[str, str]:
     return {
         "context": shape["context"], "candidates": shape["candidates"],
         "heads": f"{shape['query_heads']}/{shape['kv_heads']}", "head size": shape["head_size"],
-        "timer": str(table.timer), "L2": str(table.l2),
+        "timer": str(table.timer), "L2": str(table.l2), "selection": str(table.selection),
     }  # fmt: skip
