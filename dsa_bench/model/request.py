@@ -7,7 +7,7 @@ from typing import Literal
 
 from dsa_bench.model.costs import SplitCosts
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.shape import SHARE, SORTED, Op, SparseShape
+from dsa_bench.model.shape import RUN_LENGTH, SHARE, SORTED, Op, SparseShape
 
 SPARSE_KERNELS = ("previous", "int8-tc")
 """Those of either operator."""
@@ -90,7 +90,7 @@ class DataSpec:
     def __post_init__(self) -> None:
         kind, _, parameter = self.selection.partition(":")
         if kind == "blocks":
-            if not re.fullmatch(r"0*[1-9][0-9]{0,17}", parameter, re.ASCII):
+            if not re.fullmatch(RUN_LENGTH, parameter, re.ASCII):
                 raise BadInput(f"--selection {self.selection}: blocks:N takes a positive run length, such as blocks:16")
         elif kind == "overlap":
             try:

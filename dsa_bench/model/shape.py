@@ -91,11 +91,12 @@ class SparseShape:
 
 SORTED = "sorted"
 """How lists are drawn unless something else is asked for; a cell's name leaves it out."""
-SHARE = "[0-9.eE+-]{1,24}"
+RUN_LENGTH, SHARE = "0*[1-9][0-9]{0,17}", "[0-9.eE+-]{1,24}"
+"""What N of blocks:N and F of overlap:F look like."""
 CELL_KEY = re.compile(
     f"op=({'|'.join(OPS)})"
     + "".join(f",{field.name}=[1-9][0-9]{{0,17}}" for field in fields(SparseShape) if field.name != "op")
-    + f"(,selection=(random|blocks:[0-9]{{1,20}}|overlap:{SHARE}))?"
+    + f"(,selection=(random|blocks:{RUN_LENGTH}|overlap:{SHARE}))?"
 )
 """What names a cell: `SparseShape.key`, and how its lists are drawn."""
 

@@ -32,6 +32,41 @@ def test_a_run_is_a_prefill_table_and_its_record_the_same(command: Command, tmp_
     assert (again.code, again.out) == (0, outcome.out)
 
 
+def test_every_selection_is_a_cell_of_its_own(command: Command, tmp_path: Path) -> None:
+    record = tmp_path / "run.jsonl"
+    asked = (*SMALL, "--selection", "random", "sorted", "overlap:0.9")
+    outcome = command(*asked, "--record", str(record))
+    assert outcome.code == 0
+    headings = [line for line in outcome.out.splitlines() if line.startswith("rows")]
+    words = "rows 9, context 128, candidates 100"
+    assert headings == [
+        f"{words}, heads 24/2", f"{words}, selection overlap:0.9, heads 24/2", f"{words}, selection random, heads 24/2",
+    ]  # fmt: skip
+    assert command("report", str(record)).out == outcome.out
+    assert command(*asked, "--record", str(record), "--resume").out == outcome.out
+    markdown = command("report", str(record), "--format", "markdown").out.splitlines()
+    assert markdown[0].startswith("| rows | context | selection | kernel |")
+    assert [line.split(" | ")[2] for line in markdown[2:11:3]] == ["sorted", "overlap:0.9", "random"]
+    rows = json.loads(command("report", str(record), "--format", "json").out)["rows"]
+    assert {row["selection"] for row in rows} == {"sorted", "overlap:0.9", "random"}
+    checks = [line for line in map(json.loads, record.read_text().splitlines()) if line["kind"] == "check"]
+    assert len({check["data_hash"] for check in checks}) == 3
+    alone = tmp_path / "alone.jsonl"
+    assert command(*SMALL, "--selection", "overlap:0.9", "--record", str(alone)).code == 0
+    compared = json.loads(command("compare", str(record), str(alone), "--format", "json").out)
+    both = [cell["cell"] for cell in compared["cells"] if cell["base"] and cell["head"]]
+    assert both == [f"prefill, {words}, selection overlap:0.9, heads 24/2, wall, L2 none"]
+    assert [cell["not_alike"] for cell in compared["cells"] if cell["base"] and cell["head"]] == [[]]
+
+
+def test_the_plan_names_each_selection(command: Command) -> None:
+    plan = json.loads(command(*SMALL, "--selection", "sorted,blocks:4", "--plan").out)
+    assert [cell["selection"] for cell in plan["requested"]] == ["sorted", "blocks:4"]
+    assert [cell["selection"] for cell in plan["effective"]] == ["sorted", "blocks:4"]
+    assert plan["estimate_s"] > json.loads(command(*SMALL, "--plan").out)["estimate_s"]
+    assert "selection" not in json.loads(command(*SMALL, "--plan").out)["requested"][0]
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
@@ -43,6 +78,7 @@ def test_a_run_is_a_prefill_table_and_its_record_the_same(command: Command, tmp_
         (("--ceiling",), 3, "--ceiling: measures GPU kernels, and no GPU is used here; leave it out"),
         (("--plan", "--dense"), 2, "--dense: measures GPU kernels, and --backend cpu has none"),
         (("--resume",), 2, "--resume: needs --record FILE"),
+        (("--selection", "sorted", "blocks:0"), 2, "--selection blocks:0: blocks:N takes a positive run length"),
     ],
 )
 def test_what_is_refused(command: Command, options: tuple[str, ...], code: int, message: str) -> None:

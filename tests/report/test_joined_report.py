@@ -92,6 +92,13 @@ def test_other_data_are_not_in_the_seeds_table(of_record: Any, change: dict[str,
     assert seed_tables.decode_table([one]) is None
 
 
+def test_cells_of_another_selection_are_not_in_the_seeds_table(of_record: Any) -> None:
+    one = of_record("seed-decode", WARM)
+    for table in one.tables:
+        table.shape["selection"] = "random"
+    assert seed_tables.decode_table([one]) is None
+
+
 def test_padding_and_other_gpus_have_no_document_column(of_record: Any) -> None:
     """E9, chrishayuk/larql#370."""
     one = of_record("seed-decode", WARM)

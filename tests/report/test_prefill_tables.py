@@ -44,6 +44,15 @@ def test_golden_prefill_table(prefill: Run) -> None:
     assert to_markdown(cell_tables(prefill)) + "\n" == (GOLDEN / "prefill.md").read_text()
 
 
+def test_a_record_from_before_cells_named_their_selection_says_it_too(prefill: Run) -> None:
+    prefill.header.plan["data"] = {"selection": "random"}
+    (table,) = cell_tables(prefill)
+    assert (table.selection, "selection random" in table.label) == ("random", True)
+    prefill.header.plan["selections"] = ["random", "sorted"]
+    (table,) = cell_tables(prefill)
+    assert (table.selection, "selection" in table.label) == ("sorted", False)
+
+
 def test_dense_is_no_choice_and_no_reference(prefill: Run) -> None:
     """It is the fastest here, and still int8-tc is: dense attention computes something else."""
     (table,) = cell_tables(prefill)
