@@ -14,6 +14,8 @@ from dsa_bench.model.text import quoted
 
 MODEL_SCHEMA = "dsa-bench/split-model"
 MODEL_SCHEMA_VERSION = 2
+FIT_DIGITS = 9
+"""Significant digits of a written number: more than a timer has, and fewer than linear algebra libraries agree in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,18 @@ class SplitModel:
         return SplitCosts(self.fixed_us, self.tile_us, self.slowdown, self.merge_us, self.cta_us, self.wave_us)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, allow_nan=False)
+        """The fit to FIT_DIGITS, so that every machine writes the same bytes."""
+        return json.dumps(_rounded(asdict(self)), indent=1, allow_nan=False)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{FIT_DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(each) for each in cast("list[Any]", value)]
+    return value
 
 
 def read_model(path: Path) -> SplitModel:

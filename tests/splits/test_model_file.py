@@ -2,6 +2,7 @@
 """A fitted model on disk."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,19 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     file.write_text(MODEL.to_json())
     assert read_model(file) == MODEL
     assert read_model(file).costs.slowdown == (1.0, 1.5)
+
+
+def test_the_last_bits_of_a_fit_are_not_written() -> None:
+    found = {"mean": 0.004, "bounds": [0.0038, 0.0041]}
+    fit = replace(MODEL, fixed_us=3.0742040381194258, slowdown=(1.0, 1.5217078087901938), held_out=found)
+    elsewhere = replace(
+        fit,
+        fixed_us=3.0742040381194236,
+        slowdown=(1.0, 1.5217078087901934),
+        held_out={"mean": 0.004 * (1 + 1e-15), "bounds": [0.0038, 0.0041 * (1 + 1e-15)]},
+    )
+    assert elsewhere != fit
+    assert elsewhere.to_json() == fit.to_json()
 
 
 @pytest.mark.parametrize(
