@@ -5,24 +5,27 @@
 // Computes  what dense/attention_row.cu does, in FP32, natural log, with other orders of summation:
 //             x[j] = cap(sum_d (q[d] * scale) * k[j,d]) + mask[j];   m, l, acc online
 //           A row that sees no key, or only keys masked by -inf, gives zeros.
-//           fast_row_*      all keys of a row.
-//           fast_split_*    the slice of a split; leaves partials (dense/partials.cuh). Where T <= chunk, split 0 makes
-//                           the bits of fast_row.
-//           fast_combine_*  the merged output. Takes the partials of fast_split_* with the same chunk, live and length.
+//           fast_row_*    a row by one CTA.
+//           fast_split_*  a row by several. If the keys that it sees fit one split, that makes the bits of fast_row.
+//                         Else each leaves a partial (dense/partials.cuh), and the last to do so adds them up in the
+//                         order of the splits.
 //           The suffix is the type of query, key, value and out: f32, f16, bf16.
 // Built for KEY_VECTORS = ceil(head_size / 64) and VALUE_VECTORS = ceil(value_head_size / 64), 1 to 4 each; without
 //           these defines for the document's shape, head sizes 129 to 192 for keys and 65 to 128 for values.
-// Grid      fast_row (rows). fast_split (rows, splits): CTA (r, s) owns slice s. fast_combine (rows, ceil(DV / 128)).
-// Block     128 threads; fast_combine 256. A group of lanes (8 for 2-byte elements, 16 for f32) holds one key's row in
-//           vectors of 16 bytes: lane i vectors i, i + lanes, ... A warp takes every 4th run of kKeys keys per group.
+// Grid      fast_row (rows). fast_split (rows, splits): CTA (r, s) owns slice s of row r, and exits at once if the row
+//           sees no key of it.
+// Block     128 threads. A group of lanes (8 for 2-byte elements, 16 for f32) holds one key's row in vectors of 16
+//           bytes: lane i vectors i, i + lanes, ... A warp takes every 4th run of kKeys keys per group.
+// Workspace fast_split: the partials, and arrived [rows], counters that are 0 before the first launch and after each.
+//           Launches that may run at once need one each.
 // Needs     head_size and value_head_size multiples of 16 bytes, at most fast_row_*_max_head_size and
-//           _max_value_head_size; query, key, value and acc 16-byte aligned; capacity < 2^30; splits <= 64 with splits
-//           * chunk >= capacity, or live. PDL: fast_split lets fast_combine start early; that waits before it reads
-//           partials, and not for `length`, which must be written before fast_split is launched.
-// Leaves    fast_row, fast_combine: every element of out. fast_split: every m and l, and every vector of a slice with
-//           keys. `length` is read by every CTA, so a captured launch follows it; the grid need not.
+//           _max_value_head_size; query, key and value 16-byte aligned; capacity < 2^30; splits <= 64 with splits *
+//           chunk >= capacity, or live. Nobody writes `length` or pad_limit while a launch runs: CTAs that count
+//           different numbers of splits would leave a counter that is not 0.
+// Leaves    every element of out, the same bits in every launch. No CTA waits for another. `length` is read by every
+//           CTA, so a captured launch follows it; the grid need not.
+#include "common/barrier.cuh"
 #include "common/fact.cuh"
-#include "common/ptx.cuh"
 #include "common/warp.cuh"
 #include "dense/call.cuh"
 #include "dense/partials.cuh"
@@ -172,7 +175,6 @@ __device__ __forceinline__ float2 attend_block(const DenseCall<T>& call, const D
                                                Take take) {
   __shared__ Smem smem;
   const Sums<T> sums = attend(call, row, begin, end);
-  pdl_launch_dependents();  // not before: the CTAs that the dependent launch starts would take the place of ours
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (lane == 0) {
     smem.max[warp] = sums.max;
@@ -215,117 +217,120 @@ __device__ __forceinline__ void attend_row(const DenseCall<T>& call, T* out) {
   attend_block(call, row, 0, row.stop, [&](int c, float acc, float l) { put(out + c, mean(acc, l)); });
 }
 
-template <typename T>
-__device__ __forceinline__ void attend_slice(const DenseCall<T>& call, const DensePartial& to, int chunk, int live) {
-  const int keys = live_length(call.length, call.capacity);
-  chunk = keys_per_split(chunk, live, keys, gridDim.y);
-  const int begin = blockIdx.y * chunk;
-  if (begin >= keys) {
-    if (threadIdx.x == 0) {
-      *to.m = minus_infinity();
-      *to.l = 0.f;
-    }
-    return;
-  }
-  const bool whole = keys <= chunk;
-  const DenseRow<T> row = dense_row(call, blockIdx.x, keys);
-  const float2 sums = attend_block(call, row, begin, min(begin + chunk, row.stop),
-                                   [&](int c, float acc, float l) { to.acc[c] = whole ? mean(acc, l) : acc; });
-  if (threadIdx.x == 0) {
-    *to.m = whole ? 0.f : sums.x;
-    *to.l = whole ? 1.f : sums.y;
-  }
+constexpr int kMaxSplits = 64;  // two per lane
+constexpr int kAhead = 32;      // splits whose vectors are in flight at once
+
+// What another CTA published, from L2; 0, and nothing is read, unless `wanted`. A predicate: under a condition the
+// compiler computes each load's whole address anew, in 19 instructions instead of 4.
+__device__ __forceinline__ float load_partial(const float* from, bool wanted) {
+  float x;
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %2, 0;\n"
+      "  mov.f32 %0, 0f00000000;\n"
+      "  @p ld.global.cg.f32 %0, [%1]; }"
+      : "=&f"(x)
+      : "l"(from), "r"(static_cast<int>(wanted))
+      : "memory");
+  return x;
 }
 
-constexpr int kCombineThreads = 256;
-constexpr int kCombineWarps = kCombineThreads / 32;
-constexpr int kCombineTile = 128;                   // channels of a CTA: 4 per lane
-constexpr int kMaxSplits = 64;                      // two per lane
-constexpr int kLoads = kMaxSplits / kCombineWarps;  // splits of a warp, all in flight at once
-
-// Warp w sums the splits w, w + 8, ... that hold keys; which ones do is known before they are there.
+// A row's output from the partials of its splits, added in their order: the same bits whichever CTA came last.
 template <typename T>
-__device__ __forceinline__ void combine(const float* acc, const float* m, const float* l, const int* length, T* out,
-                                        int splits, int value_head_size, int capacity, int chunk, int live) {
-  __shared__ float4 of_warp[kCombineWarps][kCombineTile / 4];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, channel = blockIdx.y * kCombineTile + 4 * lane;
-  const int keys = live_length(length, capacity);
-  const int used = min(splits, ceil_div(keys, keys_per_split(chunk, live, keys, splits)));
-  const size_t first = static_cast<size_t>(blockIdx.x) * splits;
-  acc += first * value_head_size + channel;
-  pdl_wait();
-
-  float4 x[kLoads];
-#pragma unroll
-  for (int n = 0; n < kLoads; ++n) {
-    const int split = warp + n * kCombineWarps;
-    x[n] = make_float4(0.f, 0.f, 0.f, 0.f);
-    if (split < used && channel < value_head_size)
-      x[n] = __ldcg(reinterpret_cast<const float4*>(acc + static_cast<size_t>(split) * value_head_size));
-  }
-  float of_split[2], max_of[2], weight[2];
+__device__ __forceinline__ void merge(const DensePartial& first, int splits, T* out, int value_head_size) {
+  constexpr int kChannels = (kMaxValueHeadSize + kThreads - 1) / kThreads;  // of a thread
+  const int lane = threadIdx.x % 32;
+  float m[2], l[2], weight[2], part[kAhead][kChannels];
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
-    const bool inside = lane + 32 * n < used;
-    of_split[n] = inside ? __ldcg(l + first + lane + 32 * n) : 0.f;
-    max_of[n] = inside ? __ldcg(m + first + lane + 32 * n) : minus_infinity();
+    const int split = lane + 32 * n;
+    m[n] = load_partial(first.m + split, split < splits);
+    l[n] = load_partial(first.l + split, split < splits);
   }
-  const float max = lanes_max<31>(fmaxf(max_of[0], max_of[1]));
+  const auto load_vectors = [&](int split) {
 #pragma unroll
-  for (int n = 0; n < 2; ++n) weight[n] = of_split[n] == 0.f ? 0.f : rescale_factor(max_of[n], max);
-  const float sum = lanes_sum<31>(fmaf(weight[0], of_split[0], __fmul_rn(weight[1], of_split[1])));
+    for (int s = 0; s < kAhead; ++s)
+#pragma unroll
+      for (int n = 0; n < kChannels; ++n) {
+        const int channel = threadIdx.x + n * kThreads;
+        part[s][n] = load_partial(first.acc + (split + s) * value_head_size + channel,
+                                  split + s < splits && channel < value_head_size);
+      }
+  };
+  load_vectors(0);
 
-  float4 total = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
-  for (int n = 0; n < kLoads; ++n) {
-    const float w = __shfl_sync(0xffffffffu, weight[n / 4], (warp + n * kCombineWarps) % 32);
-    if (n == 0)  // not added to 0: a finished vector may hold -0
-      total = make_float4(w * x[0].x, w * x[0].y, w * x[0].z, w * x[0].w);
+  for (int n = 0; n < 2; ++n) m[n] = l[n] == 0.f ? minus_infinity() : m[n];
+  const float max = lanes_max<31>(fmaxf(m[0], m[1]));
+#pragma unroll
+  for (int n = 0; n < 2; ++n) weight[n] = rescale_factor(m[n], max);
+  const float sum = lanes_sum<31>(fmaf(weight[0], l[0], __fmul_rn(weight[1], l[1])));
+
+  float acc[kChannels] = {};
+  for (int split = 0; split < splits; split += kAhead) {
+    if (split > 0) load_vectors(split);
+    const float of_lane = split == 0 ? weight[0] : weight[1];
+#pragma unroll
+    for (int s = 0; s < kAhead; ++s) {
+      const float w = __shfl_sync(0xffffffffu, of_lane, s);
+#pragma unroll
+      for (int n = 0; n < kChannels; ++n) acc[n] = fmaf(w, part[s][n], acc[n]);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kChannels; ++n)
+    if (const int channel = threadIdx.x + n * kThreads; channel < value_head_size)
+      put(out + channel, mean(acc[n], sum));
+}
+
+template <typename T>
+__device__ __forceinline__ void attend_slice(const DenseCall<T>& call, const DensePartial& first, int chunk, int live,
+                                             unsigned* arrived, T* out) {
+  const int keys = live_length(call.length, call.capacity);
+  chunk = keys_per_split(chunk, live, keys, gridDim.y);
+  const DenseRow<T> row = dense_row(call, blockIdx.x, keys);
+  const int split = blockIdx.y, begin = split * chunk;
+  if (begin >= row.stop && split > 0) return;  // split 0 of a row that sees no key writes its zeros
+  const bool whole = row.stop <= chunk;
+  out += static_cast<size_t>(blockIdx.x) * call.value_head_size;
+  float* own = first.acc + split * call.value_head_size;
+  const float2 sums = attend_block(call, row, begin, min(begin + chunk, row.stop), [&](int c, float acc, float l) {
+    if (whole)
+      put(out + c, mean(acc, l));
     else
-      total = make_float4(fmaf(w, x[n].x, total.x), fmaf(w, x[n].y, total.y), fmaf(w, x[n].z, total.z),
-                          fmaf(w, x[n].w, total.w));
+      own[c] = acc;
+  });
+  if (whole) return;
+  if (threadIdx.x == 0) {
+    first.m[split] = sums.x;
+    first.l[split] = sums.y;
   }
-  of_warp[warp][lane] = total;
-  __syncthreads();  // the sums of all warps are published
-
-  const int own = blockIdx.y * kCombineTile + threadIdx.x;
-  if (threadIdx.x < kCombineTile && own < value_head_size) {
-    float y = reinterpret_cast<const float*>(of_warp[0])[threadIdx.x];
-    for (int w = 1; w < min(kCombineWarps, used); ++w) y += reinterpret_cast<const float*>(of_warp[w])[threadIdx.x];
-    put(out + static_cast<size_t>(blockIdx.x) * value_head_size + own, mean(y, sum));
-  }
+  __syncthreads();  // the CTA's partial is written
+  const unsigned others = ceil_div(row.stop, chunk) - 1;
+  const bool last = threadIdx.x == 0 && increment_and_wrap(arrived + blockIdx.x, others) == others;
+  if (!__syncthreads_or(last)) return;  // everyone knows, and sees what the other CTAs wrote
+  merge(first, others + 1, out, call.value_head_size);
 }
 
 }  // namespace fast
 
-#define FAST_KERNELS(T, type)                                                                                      \
-  KERNEL_FACT(fast_row_##type, threads, fast::kThreads);                                                           \
-  KERNEL_FACT(fast_row_##type, smem_bytes, 0);                                                                     \
-  KERNEL_FACT(fast_row_##type, max_head_size, fast::kMaxHeadSize);                                                 \
-  KERNEL_FACT(fast_row_##type, max_value_head_size, fast::kMaxValueHeadSize);                                      \
-  extern "C" __global__ void __launch_bounds__(fast::kThreads, fast::kResident)                                    \
-      fast_row_##type(DENSE_INPUTS(T), T* __restrict__ out) {                                                      \
-    fast::attend_row(DENSE_CALL(T), out);                                                                          \
-  }                                                                                                                \
-                                                                                                                   \
-  KERNEL_FACT(fast_split_##type, threads, fast::kThreads);                                                         \
-  KERNEL_FACT(fast_split_##type, smem_bytes, 0);                                                                   \
-  KERNEL_FACT(fast_split_##type, max_head_size, fast::kMaxHeadSize);                                               \
-  KERNEL_FACT(fast_split_##type, max_value_head_size, fast::kMaxValueHeadSize);                                    \
-  extern "C" __global__ void __launch_bounds__(fast::kThreads, fast::kResident)                                    \
-      fast_split_##type(DENSE_INPUTS(T), DENSE_PARTIALS) {                                                         \
-    fast::attend_slice(DENSE_CALL(T), dense_partial(acc, m, l, value_head_size), chunk, live);                     \
-  }                                                                                                                \
-                                                                                                                   \
-  KERNEL_FACT(fast_combine_##type, threads, fast::kCombineThreads);                                                \
-  KERNEL_FACT(fast_combine_##type, smem_bytes, 0);                                                                 \
-  KERNEL_FACT(fast_combine_##type, tile, fast::kCombineTile);                                                      \
-  KERNEL_FACT(fast_combine_##type, max_splits, fast::kMaxSplits);                                                  \
-  extern "C" __global__ void __launch_bounds__(fast::kCombineThreads)                                              \
-      fast_combine_##type(const float* __restrict__ acc, const float* __restrict__ m, const float* __restrict__ l, \
-                          const int* __restrict__ length, T* __restrict__ out, int splits, int value_head_size,    \
-                          int capacity, int chunk, int live) {                                                     \
-    fast::combine(acc, m, l, length, out, splits, value_head_size, capacity, chunk, live);                         \
+#define FAST_KERNELS(T, type)                                                                                   \
+  KERNEL_FACT(fast_row_##type, threads, fast::kThreads);                                                        \
+  KERNEL_FACT(fast_row_##type, smem_bytes, 0);                                                                  \
+  KERNEL_FACT(fast_row_##type, max_head_size, fast::kMaxHeadSize);                                              \
+  KERNEL_FACT(fast_row_##type, max_value_head_size, fast::kMaxValueHeadSize);                                   \
+  extern "C" __global__ void __launch_bounds__(fast::kThreads, fast::kResident)                                 \
+      fast_row_##type(DENSE_INPUTS(T), T* __restrict__ out) {                                                   \
+    fast::attend_row(DENSE_CALL(T), out);                                                                       \
+  }                                                                                                             \
+                                                                                                                \
+  KERNEL_FACT(fast_split_##type, threads, fast::kThreads);                                                      \
+  KERNEL_FACT(fast_split_##type, smem_bytes, 0);                                                                \
+  KERNEL_FACT(fast_split_##type, max_head_size, fast::kMaxHeadSize);                                            \
+  KERNEL_FACT(fast_split_##type, max_value_head_size, fast::kMaxValueHeadSize);                                 \
+  KERNEL_FACT(fast_split_##type, max_splits, fast::kMaxSplits);                                                 \
+  extern "C" __global__ void __launch_bounds__(fast::kThreads, fast::kResident)                                 \
+      fast_split_##type(DENSE_INPUTS(T), DENSE_PARTIALS, unsigned* __restrict__ arrived, T* __restrict__ out) { \
+    fast::attend_slice(DENSE_CALL(T), first_partial(acc, m, l, value_head_size), chunk, live, arrived, out);    \
   }
 
 FAST_KERNELS(float, f32)

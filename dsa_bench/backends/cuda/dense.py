@@ -35,7 +35,7 @@ NULL = np.uint64(0)
 
 def device_kernels(kernel: DenseKernel, shape: DenseShape, plan: DensePlan) -> tuple[str, ...]:
     """Names under which a profiler sees the kernels of one call."""
-    parts = ("row",) if plan.splits == 1 else ("split", "combine")
+    parts = ("row",) if plan.splits == 1 else ("split", "combine") if kernel == "previous" else ("split",)
     return tuple(f"{PREFIX[kernel]}_{part}_{shape.dtype}" for part in parts)
 
 
@@ -89,15 +89,18 @@ class DenseDeviceInputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseWorkspace:
-    """Scratch of one call, FP32: acc [rows, splits, value_head_size], m and l [rows, splits], scores [rows, capacity].
+    """Scratch of one stream's calls, one at a time; null pointers for what the kernel and the plan do not need.
 
-    scores are `previous`' alone, partials those of a plan with several splits; what is not needed is a null pointer.
+    acc, m, l  FP32 [rows, splits, value_head_size], [rows, splits] twice: partials of a plan with several splits
+    scores     FP32 [rows, capacity], of `previous`
+    arrived    uint32 [rows], of `fast` with several splits: CTAs that are done with a row, 0 between calls
     """
 
     acc: Any
     m: Any
     l: Any  # noqa: E741 - the maths
     scores: Any
+    arrived: Any
 
     @classmethod
     def allocate(cls, kernel: DenseKernel, shape: DenseShape, plan: DensePlan) -> "DenseWorkspace":
@@ -108,6 +111,7 @@ class DenseWorkspace:
             allocate(partials, np.float32) if split else NULL,
             allocate(partials, np.float32) if split else NULL,
             allocate((shape.rows, shape.capacity), np.float32) if kernel == "previous" else NULL,
+            upload(np.zeros(shape.rows, np.uint32)) if kernel == "fast" and split else NULL,
         )
 
 
@@ -150,7 +154,8 @@ class DenseLauncher:
         """The kernels of one call in order. `out` [batch, query_heads, query_len, value_head_size].
 
         The launch depends on `inputs` through shape, scale, soft cap and causality; the live length is the device's.
-        Raises VariantRefused if the kernel does not take the shape, ValueError for a plan that covers less than it.
+        Raises VariantRefused if the kernel does not take the shape, ValueError for a plan that covers less than it or
+        has more splits than the kernel merges.
         """
         shape = inputs.shape
         if not plan.covers(shape.capacity):
@@ -160,21 +165,24 @@ class DenseLauncher:
         limit = first.facts.constants["max_head_size"]
         if shape.head_size > limit:
             raise VariantRefused(f"{first.name} takes head sizes up to {limit}, not {shape.key}")
+        if plan.splits > (most := first.facts.constants.get("max_splits", plan.splits)):
+            raise ValueError(f"{first.name} merges up to {most} splits, not those of {plan.name}")
         scratch = [workspace.scores] if kernel == "previous" else []
         arguments = [*device.pointers, *_sizes(inputs), *scratch]
-        if not rest:
+        if plan.splits == 1:
             return [KernelLaunch(first, (shape.rows, 1, 1), [*arguments, out], self._stream)]
         partials = (workspace.acc, workspace.m, workspace.l)
-        geometry = (np.int32(plan.chunk), np.int32(plan.live))
-        split = KernelLaunch(first, (shape.rows, plan.splits, 1), [*arguments, *partials, *geometry], self._stream)
-        (combine,) = rest
-        sizes = (np.int32(plan.splits), np.int32(shape.value_head_size))
-        grid, merging = (shape.rows, 1, 1), [*partials, out, *sizes]
+        arguments += [*partials, np.int32(plan.chunk), np.int32(plan.live)]
+        grid = (shape.rows, plan.splits, 1)
         if kernel == "fast":
-            grid = (shape.rows, ceil_div(shape.value_head_size, combine.facts.constants["tile"]), 1)
-            merging = [*partials, device.length, out, *sizes, np.int32(shape.capacity), *geometry]
+            return [KernelLaunch(first, grid, [*arguments, workspace.arrived, out], self._stream)]
+        (combine,) = rest
+        merging = [*partials, out, np.int32(plan.splits), np.int32(shape.value_head_size)]
         dependent = self._target.number >= PROGRAMMATIC_SM
-        return [split, KernelLaunch(combine, grid, merging, self._stream, dependent=dependent)]
+        return [
+            KernelLaunch(first, grid, arguments, self._stream),
+            KernelLaunch(combine, (shape.rows, 1, 1), merging, self._stream, dependent=dependent),
+        ]
 
 
 def _sizes(inputs: DenseInputs) -> list[Any]:

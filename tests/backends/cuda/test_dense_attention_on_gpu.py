@@ -282,13 +282,49 @@ def test_offsets_beyond_two_to_the_31(backend: Any, launcher: DenseLauncher, ker
 
 @pytest.mark.parametrize("kernel", DENSE_KERNELS)
 def test_the_same_input_gives_the_same_bits(backend: Any, launcher: DenseLauncher, kernel: DenseKernel) -> None:
+    """Whichever CTA of a row comes last."""
     inputs, answer = drawn("f16", 2600)
-    run = DenseRun(backend, launcher, kernel, DensePlan(32, 128), inputs)
-    first = run.check(answer)
-    for _ in range(300):
-        run.poison()
+    for plan in (DensePlan(32, 128), DensePlan(64, 64)):
+        run = DenseRun(backend, launcher, kernel, plan, inputs)
+        first = run.check(answer)
+        for _ in range(200):
+            run.poison()
+            run.enqueue()
+            assert same_bits(run.output(), first), plan.name
+
+
+@pytest.mark.parametrize(
+    "plan", [DensePlan(32, 128), DensePlan(64, 64), live(CAPACITY, 16)], ids=lambda plan: plan.name
+)
+def test_fast_adds_splits_in_their_order(backend: Any, launcher: DenseLauncher, plan: DensePlan) -> None:
+    """With a query of zeros every weight is 1 and every sum of them an integer, so NumPy makes the same bits of the
+    partials; with values that cancel between splits another order would make others."""
+    inputs = dense_inputs(DenseShape(CAPACITY, 4001, dtype="f32"), seed=5)
+    inputs.query[:] = 0
+    inputs.value[:, :, ::97] *= 1e6
+    run = DenseRun(backend, launcher, "fast", plan, inputs)
+    run.poison()
+    run.enqueue()
+    out = run.output()
+    alive, rows = plan.alive(4001), inputs.shape.rows
+    partials = run.workspace.acc.get().reshape(rows, plan.splits, -1)[:, :alive]
+    acc = np.add.reduce(partials.swapaxes(0, 1))  # NumPy adds along an outer axis one after the other
+    assert same_bits(out, acc / np.float32(4001))
+    assert not same_bits(out, np.add.reduce(partials.swapaxes(0, 1)[::-1]) / np.float32(4001))
+
+
+def test_counters_are_zero_after_every_launch(backend: Any, launcher: DenseLauncher) -> None:
+    """At lengths that leave no split, one, some and all of them alive, and rows that see different numbers of keys."""
+    run = DenseRun(backend, launcher, "fast", DensePlan(32, 128), drawn("f16", 1)[0])
+    for length in (1, 0, 128, 129, 4096, 2600, 24, 4095):
+        run.set_length(length)
         run.enqueue()
-        assert same_bits(run.output(), first)
+        assert run.counters_are_zero(), length
+    limited = dense_inputs(DenseShape(600, 431, 6, 2, 64, 32, batch=3, query_len=5))
+    limited = replace(limited, causal=True, pad_limit=np.array([3, 152, -1], np.int32))
+    run = DenseRun(backend, launcher, "fast", DensePlan(4, 150), limited)
+    run.check(dense_reference(limited))
+    assert run.counters_are_zero()
 
 
 def test_a_lost_split_would_fail_the_check(backend: Any, launcher: DenseLauncher) -> None:

@@ -16,7 +16,7 @@ from dsa_bench.model.dense_request import DenseVariant
 from dsa_bench.model.errors import OutOfDeviceMemory, VariantRefused
 
 SHAPE = DenseShape(64, 40, 4, 4, 16, 8)
-SPLIT = DenseVariant("fast", DensePlan(2, 32), (0,), ("seed-adaptive",))
+SPLIT = DenseVariant("previous", DensePlan(2, 32), (0,), ("seed-adaptive",))
 enqueued: list[Any] = []
 
 
@@ -52,8 +52,8 @@ class Launcher:
         self.outputs.append(out)
         grid = (inputs.shape.rows, plan.splits, 1)
         return [
-            Launch(kernel("fast_split_f16"), grid, (device, workspace), None),
-            Launch(kernel("fast_combine_f16"), (4, 1, 1), (), None),
+            Launch(kernel("attention_split_f16"), grid, (device, workspace), None),
+            Launch(kernel("attention_combine_f16"), (4, 1, 1), (), None),
         ]
 
 
@@ -86,11 +86,11 @@ def test_variants_share_the_tensors_and_have_their_own_output() -> None:
     made, launcher = cell()
     first = made.call(SPLIT)
     made.call(DenseVariant("fast", DensePlan(1, 64), (), ("off",)))
-    assert (first.ctas, first.kernels, first.copies) == (8, ("fast_split_f16", "fast_combine_f16"), 1)
+    assert (first.ctas, first.kernels, first.copies) == (8, ("attention_split_f16", "attention_combine_f16"), 1)
     assert dict(first.facts) == {"resident": 4}
     assert launcher.outputs[0] is not launcher.outputs[1]
     first.launch(7)
-    assert [launch.name for launch in enqueued] == ["fast_split_f16", "fast_combine_f16"]
+    assert [launch.name for launch in enqueued] == ["attention_split_f16", "attention_combine_f16"]
 
 
 def test_cold_launches_rotate_through_copies_that_come_to_twice_the_l2() -> None:
@@ -99,7 +99,7 @@ def test_cold_launches_rotate_through_copies_that_come_to_twice_the_l2() -> None
     assert call.copies == 5
     for number in (0, 4, 5, 7):
         call.launch(number)
-    copies = [launch.arguments[0] for launch in enqueued if launch.name == "fast_split_f16"]
+    copies = [launch.arguments[0] for launch in enqueued if launch.name == "attention_split_f16"]
     assert copies == [copies[0], copies[0] + 4, copies[0], copies[0] + 2]
     with pytest.raises(VariantRefused, match=r"so a cold L2 takes .* use --l2 warm or more --length"):
         cell(cold_bytes=10**9)[0].call(SPLIT)
@@ -123,7 +123,7 @@ def test_memory_that_is_not_there_refuses_a_variant_by_name(monkeypatch: pytest.
 
     monkeypatch.setattr(dense_cells.DenseDeviceInputs, "upload", full)
     monkeypatch.setattr(dense_cells, "allocate", full)
-    with pytest.raises(VariantRefused, match="fast/splits=2,chunk=32: 1 MiB"):
+    with pytest.raises(VariantRefused, match="previous/splits=2,chunk=32: 1 MiB"):
         cell()[0].call(SPLIT)
     with pytest.raises(VariantRefused, match="copy/kv: 1 MiB"):
         cell()[0].copy_call()

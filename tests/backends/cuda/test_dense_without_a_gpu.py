@@ -35,11 +35,14 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Any:
         return compiled
 
     def compile_modules(names: list[str], *_: Any) -> list[Any]:
-        prefix = "attention" if names == ["dense/attention_row"] else "fast"
-        kinds = [f"{prefix}_{part}_{dtype}" for part in ("row", "split", "combine") for dtype in DTYPES]
+        if names == ["dense/attention_row"]:
+            parts = ("attention_row", "attention_split", "attention_combine")
+        else:
+            parts = ("fast_row", "fast_split")
+        kinds = [f"{part}_{dtype}" for part in parts for dtype in DTYPES]
         return [SimpleNamespace(kernels=dict.fromkeys(kinds))]
 
-    facts = SimpleNamespace(constants={"max_head_size": 512, "tile": 128})
+    facts = SimpleNamespace(constants={"max_head_size": 512, "max_splits": 64})
     monkeypatch.setattr(cuda, "compile_modules", compile_modules)
     monkeypatch.setattr(cuda, "load_module", load_module)
     monkeypatch.setattr(cuda, "Kernel", lambda _, name: SimpleNamespace(name=name, facts=facts))
@@ -99,15 +102,31 @@ def test_grids_follow_the_contracts(launches: Any, kernel: DenseKernel, dtype: D
     shape = DenseShape(512, 300, 4, 2, 64, 160, batch=2, query_len=3, dtype=dtype)
     (row,) = launches(kernel, PLANS[0], shape)
     assert row.grid == (24, 1, 1)
-    split, combine = launches(kernel, PLANS[1], shape)
+    split, *combine = launches(kernel, PLANS[1], shape)
     assert split.grid == (24, 4, 1)
-    assert combine.grid == (24, 1 if kernel == "previous" else 2, 1)
-    assert (split.dependent, combine.dependent) == (False, True)
-    assert not launches(kernel, PLANS[1], shape, target=80)[1].dependent
+    assert not split.dependent
+    assert [launch.grid for launch in combine] == ([(24, 1, 1)] if kernel == "previous" else [])
+    assert all(launch.dependent for launch in combine)
+    assert not any(launch.dependent for launch in launches(kernel, PLANS[1], shape, target=80))
 
 
 def test_the_workspace_holds_what_the_plan_says() -> None:
     assert PLANS[1].workspace_bytes(4, 160) == 4 * (4 * 4 * 160 + 2 * 4 * 4)
+
+
+def test_more_splits_than_a_kernel_merges_are_a_bug(launches: Any) -> None:
+    with pytest.raises(ValueError, match="fast_split_f16 merges up to 64 splits"):
+        launches("fast", DensePlan(65, 8))
+
+
+def test_rows_of_several_splits_have_counters_that_start_at_zero(
+    launches: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "upload", lambda host: host)
+    arrived = DenseWorkspace.allocate("fast", SHAPE, PLANS[1]).arrived
+    assert (arrived.tolist(), arrived.dtype) == ([0] * SHAPE.rows, np.uint32)
+    assert DenseWorkspace.allocate("fast", SHAPE, PLANS[0]).arrived == cuda.NULL
+    assert DenseWorkspace.allocate("previous", SHAPE, PLANS[1]).arrived == cuda.NULL
 
 
 @pytest.mark.parametrize("change", [{"head_size": 36}, {"head_size": 264}, {"value_head_size": 100}])
