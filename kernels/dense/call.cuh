@@ -48,7 +48,8 @@ __device__ __forceinline__ int live_length(const int* length, int capacity) {
 
 // Keys per split: `chunk`, or for the rule `live` at least `chunk` and enough for `splits` of them to cover T.
 __device__ __forceinline__ int keys_per_split(int chunk, int live, int keys, int splits) {
-  return live ? max(chunk, ceil_div(keys, splits)) : chunk;
+  if (!live || keys <= static_cast<long long>(chunk) * splits) return chunk;  // no division before the first load
+  return ceil_div(keys, splits);
 }
 
 // One row's tensors and the end of what it sees.
@@ -59,23 +60,24 @@ struct DenseRow {
   int stop;
 };
 
+// One division where there is neither mask nor limit: every CTA starts with this, also those that then see no key.
 template <typename T>
 __device__ __forceinline__ DenseRow<T> dense_row(const DenseCall<T>& call, unsigned row, int keys) {
-  const unsigned i = row % call.query_len, head = row / call.query_len % call.query_heads;
-  const unsigned batch = row / call.query_len / call.query_heads;
-  const unsigned kv_heads = call.query_heads / call.group;
-  const size_t first_key = (static_cast<size_t>(batch) * kv_heads + head / call.group) * call.capacity;
+  const auto query = [&] { return static_cast<int>(row % call.query_len); };
+  const auto batch = [&] { return row / (call.query_len * call.query_heads); };
+  // As group divides query_heads, the groups of all batch entries follow each other as their KV heads do.
+  const size_t first_key = static_cast<size_t>(row / (call.query_len * call.group)) * call.capacity;
   int stop = keys;
   if (call.pad_limit != nullptr) {
-    const int limit = __ldg(call.pad_limit + batch);
+    const int limit = __ldg(call.pad_limit + batch());
     stop = limit < 0 ? stop : min(stop, limit);
   }
-  if (call.causal) stop = min(max(static_cast<int>(i) + stop - call.query_len + 1, 0), stop);
-  return {
-      call.query + static_cast<size_t>(row) * call.head_size, call.key + first_key * call.head_size,
-      call.value + first_key * call.value_head_size,
-      call.mask == nullptr ? nullptr : call.mask + (static_cast<size_t>(batch) * call.query_len + i) * call.capacity,
-      stop};
+  if (call.causal) stop = min(max(query() + stop - call.query_len + 1, 0), stop);
+  return {call.query + static_cast<size_t>(row) * call.head_size, call.key + first_key * call.head_size,
+          call.value + first_key * call.value_head_size,
+          call.mask == nullptr ? nullptr
+                               : call.mask + (static_cast<size_t>(batch()) * call.query_len + query()) * call.capacity,
+          stop};
 }
 
 // A score from the scaled product: soft cap first, so that a mask of -inf stays one.
