@@ -18,7 +18,7 @@ TARGET_CTAS = 512
 MIN_CHUNK = MIN_LIVE_CHUNK
 """Keys below which a split is not worth its CTA (seed 004: ATTN_SPLIT_MIN_CHUNK)."""
 MAX_SPLITS = 64
-"""Splits that the workspace and the combining kernels are made for (seed 004: ATTN_SPLIT_MAX_SPLITS)."""
+"""Splits that the workspace and the kernels that merge them are made for (seed 004: ATTN_SPLIT_MAX_SPLITS)."""
 CHUNK_VARIABLE = "ONNX_GENAI_ATTN_SPLIT_CHUNK"
 """The environment variable that pins the chunk, as in seed 004."""
 RULES = DEFAULT_RULES
