@@ -38,8 +38,8 @@ class SidesGeometry:
         plan = self.sides[_owner(kernel)].plan(plain_kernel(kernel), shape, requested)
         return replace(plan, kernel=kernel)
 
-    def why(self, shape: SparseShape, requested: int | None) -> str:
-        return self.sides["A"].why(shape, requested)
+    def why(self, kernel: str, shape: SparseShape, requested: int | None) -> str:
+        return self.sides["A"].why(plain_kernel(kernel), shape, requested)
 
 
 class SidesBackend:

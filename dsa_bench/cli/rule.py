@@ -86,14 +86,14 @@ def fit(
     from dsa_bench.model.files import write_whole
     from dsa_bench.model.run import read_run
     from dsa_bench.report.fit import fitted_model, held_out_lines
-    from dsa_bench.report.swept import swept_cells
+    from dsa_bench.report.swept import ruled, swept_cells
 
     recorded = read_run(run)
     slots = slots_of(recorded, run, resident)
     if slots is None:
         raise BadInput(f"{run}: does not say how many CTAs were resident; say it with --resident N")
     try:
-        cells = swept_cells(recorded)
+        cells = ruled(swept_cells(recorded))
         fitted = fitted_model(recorded, cells, slots, held_out=held_out)
     except BadInput as error:
         raise BadInput(f"{run}: {error}") from error

@@ -26,7 +26,7 @@ def scores_of(
     """
     from dsa_bench.model.run import read_run
     from dsa_bench.report.regret import score
-    from dsa_bench.report.swept import swept_cells
+    from dsa_bench.report.swept import ruled, swept_cells
 
     model = None if model_file is None else read_model(model_file)
     run = read_run(path)
@@ -38,6 +38,7 @@ def scores_of(
     names = rules or ((RULES if of_dense else RULE_NAMES) if every else (AUTO,))
     try:
         cells = swept_cells(run, "dense" if of_dense else "decode")
+        cells = cells if AUTO in names else ruled(cells)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from error
     if model is not None:

@@ -17,7 +17,7 @@ from dsa_bench.cli.sources import cells_of_inputs, with_scales
 from dsa_bench.model.costs import SplitCosts
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.request import SPLIT_KERNELS, DataSpec, Policy, SparseRequest
+from dsa_bench.model.request import RULED_KERNELS, DataSpec, Policy, SparseRequest
 from dsa_bench.model.shape import Op, SparseShape
 from dsa_bench.splits.model_file import read_model
 from dsa_bench.splits.registry import MODEL
@@ -129,7 +129,7 @@ def _request(ctx: typer.Context, op: Op, options: SparseOptions) -> SparseReques
 def _costs(options: SparseOptions) -> SplitCosts | None:
     """The constants of the rule `model`, if it is asked for. Raises BadInput for options that do not go together."""
     rules = options.rules or []
-    if rules and not set(options.kernels) & set(SPLIT_KERNELS):
+    if rules and not set(options.kernels) & set(RULED_KERNELS):
         raise BadInput("--rules: choose splits of int8-tc, and --kernels leaves it out")
     if (MODEL in rules) != (options.model is not None):
         raise BadInput("--rules model, --model FILE: go together; FILE is what `dsa-bench rule fit` wrote")

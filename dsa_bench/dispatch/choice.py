@@ -96,7 +96,7 @@ def choose(
     if op == "prefill":
         variant, why = unsplit_plan(kernel, shape), "one CTA per row and KV head, unsplit"
     elif kernel == "previous":
-        variant, why = host.geometry.plan(kernel, shape, None), host.geometry.why(shape, None)
+        variant, why = host.geometry.plan(kernel, shape, None), host.geometry.why(kernel, shape, None)
     else:
         asked, basis, why, found = _tiles_per_split(shape, options, host, look_up, l2)
         variant = host.geometry.plan(kernel, shape, asked)
@@ -112,4 +112,4 @@ def _tiles_per_split(
     tuned, found = look_up(launch_facts(host, "int8-tc", shape, l2), shape.rows, shape.tiles)
     if tuned is not None:
         return tuned, "map", f"{tuned} tiles per split tuned", found
-    return AUTOMATIC, "rule", host.geometry.why(shape, AUTOMATIC), found
+    return AUTOMATIC, "rule", host.geometry.why("int8-tc", shape, AUTOMATIC), found

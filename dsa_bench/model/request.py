@@ -43,7 +43,9 @@ CHECKED_KERNELS: dict[Op, tuple[str, ...]] = {
     "decode": (*DECODE_KERNELS, EMULATION, DIGITS_EMULATION),
     "prefill": (*PREFILL_KERNELS, EMULATION, BF16_EMULATION, WS_EMULATION),
 }
-SPLIT_KERNELS = ("int8-tc", EMULATION, DIGITS_EMULATION)
+RULED_KERNELS = ("int8-tc", EMULATION, DIGITS_EMULATION)
+"""Kernels whose splits a named rule may choose (dsa_bench.splits.registry)."""
+SPLIT_KERNELS = (*RULED_KERNELS, DIGITS)
 """Kernels that take tiles per split."""
 TIMERS = ("auto", "cupti", "events", "wall")
 L2_MODES = ("warm", "cold")

@@ -10,6 +10,7 @@ from dsa_bench.model.costs import SplitCosts
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.report.columns import interval, percent
 from dsa_bench.report.swept import SweptCell, choices
+from dsa_bench.splits.registry import AUTO
 from dsa_bench.stats.regret import MIN_PAIRS, Overall, Regret, overall, regrets
 
 
@@ -77,7 +78,10 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A rule over several cells; `total` is None where a cell has too few rounds to cross."""
+    """A rule over several cells; `total` is None where a cell has too few rounds to cross.
+
+    rule  its name, with that of the kernel whose own automatic rule it is, unless that is int8-tc
+    """
 
     rule: str
     total: Overall | None
@@ -87,13 +91,16 @@ class Standing:
 def score(
     cells: Sequence[SweptCell], rules: Iterable[str], slots: DeviceSlots | None, costs: SplitCosts | None
 ) -> Scores:
-    """The cross-fitted regret of each rule in each cell that measured its choice."""
+    """The cross-fitted regret of each rule in each cell that measured its choice.
+
+    Of a kernel that has its own rule alone, the automatic one is scored and no other.
+    """
     names = tuple(dict.fromkeys(rules))
     chosen = {name: choices(cells, name, slots, costs) for name in names}
     scored: list[ScoredChoice] = []
     unscored: list[Unscored] = []
     for at, cell in enumerate(cells):
-        known = {name: of_rule[at].variant for name, of_rule in chosen.items()}
+        known = {name: of_rule[at].variant for name, of_rule in chosen.items() if name == AUTO or cell.is_ruled}
         found = (
             regrets(cell.times, [variant for variant in known.values() if variant], cell.rounds) if cell.times else {}
         )
@@ -105,12 +112,24 @@ def score(
     return Scores(names, cells, scored, unscored)
 
 
-def standing(rule: str, scored: Sequence[ScoredChoice]) -> Standing:
+def standing(name: str, scored: Sequence[ScoredChoice]) -> Standing:
     """One rule's choices together."""
     if not scored or any(one.regret.cross_fitted is None for one in scored):
-        return Standing(rule, None, None)
+        return Standing(name, None, None)
     total = overall({str(at): one.regret for at, one in enumerate(scored)})
-    return Standing(rule, total, scored[int(total.at)].cell)
+    return Standing(name, total, scored[int(total.at)].cell)
+
+
+def choices_of(scores: Scores) -> dict[str, list[ScoredChoice]]:
+    """What `standing` puts together: each rule's choices, those of `int8-digits`, whose rule is another, apart."""
+    found: dict[str, list[ScoredChoice]] = {}
+    for rule in scores.rules:
+        scored = scores.of(rule)
+        if not scored:
+            found[rule] = []
+        for one in scored:
+            found.setdefault(rule if one.cell.is_ruled else f"{rule}, {one.cell.kernel}", []).append(one)
+    return found
 
 
 def league(scores: Scores) -> tuple[list[Standing], int]:
@@ -132,14 +151,14 @@ def beyond(scores: Scores, limit: float) -> list[str]:
     failures += [
         f"{one.variant} does not compete in {one.cell.label}: {one.reason}" for one in scores.left_out if one.right
     ]
-    for rule in scores.rules:
-        total = standing(rule, scores.of(rule)).total
+    for name, scored in choices_of(scores).items():
+        total = standing(name, scored).total
         if total is None or total.low is None:
-            if scores.of(rule):
-                failures.append(f"{rule}: {too_few(scores.of(rule))}")
+            if scored:
+                failures.append(f"{name}: {too_few(scored)}")
         elif total.low > limit:
             failures.append(
-                f"{rule}: mean regret {percent(total.mean)} [{interval(total.low, total.high)}] over "
+                f"{name}: mean regret {percent(total.mean)} [{interval(total.low, total.high)}] over "
                 f"{shapes(total.cells)} lies above {percent(limit)}"
             )
     return failures

@@ -8,7 +8,7 @@ from typing import Any
 from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.text import printable
 from dsa_bench.report.columns import aligned, csv_text, interval, markdown, percent
-from dsa_bench.report.regret import ScoredChoice, Scores, Standing, league, shapes, standing, too_few
+from dsa_bench.report.regret import ScoredChoice, Scores, Standing, choices_of, league, shapes, standing, too_few
 from dsa_bench.report.render import time_text
 from dsa_bench.report.swept import SweptCell, place_of
 
@@ -42,7 +42,7 @@ def regret_markdown(scores: Scores) -> str:
 
 
 def regret_json(scores: Scores) -> str:
-    standings = [standing(rule, scores.of(rule)) for rule in scores.rules]
+    standings = [standing(name, scored) for name, scored in choices_of(scores).items()]
     return _document(REGRET_SCHEMA, rows=_flat_rows(scores), overall=[_flat(one) for one in standings], scores=scores)
 
 
@@ -127,9 +127,9 @@ def _columns(scores: Scores) -> tuple[str, ...]:
 
 
 def _place_columns(scores: Scores) -> list[str]:
-    """What tells cells apart; of dense decode also the kernel, where several were swept."""
-    first, kernels = scores.cells[0].shape, {cell.kernel for cell in scores.cells}
-    return [*place_of(first), *(["kernel"] if isinstance(first, DenseShape) and len(kernels) > 1 else [])]
+    """What tells cells apart: also the kernel, where several were swept."""
+    kernels = {cell.kernel for cell in scores.cells}
+    return [*place_of(scores.cells[0].shape), *(["kernel"] if len(kernels) > 1 else [])]
 
 
 def _cells(one: ScoredChoice, scores: Scores) -> list[str]:
@@ -160,7 +160,7 @@ def _league_cells(one: Standing, cells: Sequence[SweptCell]) -> list[str]:
 
 
 def _sentences(scores: Scores) -> list[str]:
-    lines = [_sentence(standing(rule, scores.of(rule)), scores.of(rule)) for rule in scores.rules]
+    lines = [_sentence(standing(name, scored), scored) for name, scored in choices_of(scores).items()]
     return [*map(printable, lines), *missing_lines(scores)]
 
 
@@ -189,14 +189,14 @@ def _place_words(cell: SweptCell) -> str:
 
 
 def _place(cell: SweptCell, among: Sequence[SweptCell]) -> str:
-    """A cell as rows x candidates, with its context where several were swept; of dense decode as rows x capacity, with
-    its length and kernel likewise."""
+    """A cell as rows x candidates, with its context and kernel where several were swept; of dense decode as rows x
+    capacity, with its length and kernel likewise."""
     place = place_of(cell.shape)
     shown, of = ("capacity", "length") if isinstance(cell.shape, DenseShape) else ("candidates", "context")
     text = f"{place['rows']} x {place[shown]}"
     if len({place_of(other.shape)[of] for other in among}) > 1:
         text += f" {'at' if of == 'length' else 'of'} {place[of]}"
-    if isinstance(cell.shape, DenseShape) and len({other.kernel for other in among}) > 1:
+    if len({other.kernel for other in among}) > 1:
         text += f", {cell.kernel}"
     return text
 

@@ -163,7 +163,7 @@ def _regret_rows(one: Recorded) -> Iterator[list[str]]:
         return
     slots = run_slots(one.run)
     for mode in dict.fromkeys((cell.timer, cell.l2) for cell in cells):
-        of_mode = [cell for cell in cells if (cell.timer, cell.l2) == mode and len(cell.times) > 1]
+        of_mode = [cell for cell in cells if (cell.timer, cell.l2) == mode and len(cell.times) > 1 and cell.is_ruled]
         scores = score(of_mode, SPLIT_RULES, slots, None)
         for rule in SPLIT_RULES:
             scored = scores.of(rule)

@@ -14,7 +14,7 @@ from dsa_bench.model.dense_request import AUTO_RULE
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.record import Check, Visit
-from dsa_bench.model.request import SPLIT_KERNELS
+from dsa_bench.model.request import DIGITS, SPLIT_KERNELS
 from dsa_bench.model.run import Run, complete_rounds
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.report.cells import cell_order, cell_shape
@@ -24,7 +24,7 @@ from dsa_bench.splits.registry import AUTO, MODEL, RULE_NAMES, Rule, named_rules
 from dsa_bench.stats.paired_times import paired_times
 
 SWEPT_KERNELS: Mapping[str, tuple[str, ...]] = {"decode": SPLIT_KERNELS, "dense": DENSE_KERNELS}
-"""Operator -> kernels that a rule gives splits."""
+"""Operator -> kernels that take splits."""
 
 
 class NothingSwept(BadInput):
@@ -54,7 +54,12 @@ class SweptCell:
     def label(self) -> str:
         """The shape in words."""
         words = cell_words(cell_shape(self.shape.key))
-        return f"{self.kernel}, {words}" if isinstance(self.shape, DenseShape) else words
+        return f"{self.kernel}, {words}" if isinstance(self.shape, DenseShape) or not self.is_ruled else words
+
+    @property
+    def is_ruled(self) -> bool:
+        """Whether named rules choose its splits; `int8-digits` has the rule of its own clusters alone."""
+        return self.kernel != DIGITS
 
     @property
     def sparse(self) -> SparseShape:
@@ -91,7 +96,8 @@ def swept_cells(run: Run, op: str = "decode") -> list[SweptCell]:
     """
     checks: dict[str, dict[str, Check]] = {}
     for check in run.checks:
-        if check.kernel in SWEPT_KERNELS[op] and check.cell.startswith(f"op={op},"):
+        swept = check.kernel in SWEPT_KERNELS[op] and (check.requested or check.rules)
+        if swept and check.cell.startswith(f"op={op},"):
             checks.setdefault(check.cell, {})[check.variant] = check
     rounds: dict[str, list[list[Visit]]] = {}
     for cell, _, visits in complete_rounds(run):
@@ -105,6 +111,14 @@ def swept_cells(run: Run, op: str = "decode") -> list[SweptCell]:
     if not cells:
         raise NothingSwept(f"the run has no complete round of a split kernel in {op}; record one with `{op} --record`")
     return cells
+
+
+def ruled(cells: Sequence[SweptCell]) -> list[SweptCell]:
+    """The cells whose splits named rules choose. Raises NothingSwept if there is none."""
+    found = [cell for cell in cells if cell.is_ruled]
+    if not found:
+        raise NothingSwept("the run has no complete round of int8-tc, whose splits named rules choose; sweep it too")
+    return found
 
 
 def run_slots(run: Run, resident: int | None = None) -> DeviceSlots | None:

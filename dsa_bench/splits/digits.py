@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dsa_bench.model.shape import ceil_div
-from dsa_bench.splits.rules import MAX_SPLITS
+from dsa_bench.splits.rules import MAX_SPLITS, capped_splits
 
 FEW_HEADS, ALL_HEADS = 4, 12
 """Query heads of a KV head that a CTA takes: few where the row has CTAs to spare, as they gather the same rows."""
@@ -55,3 +55,21 @@ def digit_splits(
             if size <= tiles and rows * kv_heads * parts <= clusters.get(size, 0):
                 return DigitSplits(heads, size, parts)
     return DigitSplits(ALL_HEADS, 1, ceil_div(group, ALL_HEADS))
+
+
+def asked_digit_splits(
+    tiles: int, rows: int, kv_heads: int, group: int, target: int, clusters: Mapping[int, int] = NO_CLUSTERS
+) -> DigitSplits:
+    """What a target of tiles per split becomes: the largest cluster of up to ceil(tiles / target) CTAs of which the
+    device holds any; few heads where it holds all of these at once, else all heads, in as many waves as that takes.
+
+    Arguments and no launch as in digit_splits. Without clusters ceil(tiles / target) splits, at most 32.
+    """
+    if min(tiles, rows, kv_heads, group) <= 0:
+        return DigitSplits(ALL_HEADS, 0, 0)
+    splits = capped_splits(tiles, target)
+    if clusters:
+        splits = max((size for size in CLUSTERS if size <= splits and clusters.get(size, 0)), default=1)
+    fits = rows * kv_heads * ceil_div(group, FEW_HEADS) <= clusters.get(splits, 0)
+    heads = FEW_HEADS if fits and splits in FEW_HEADS_CLUSTERS else ALL_HEADS
+    return DigitSplits(heads, splits, ceil_div(group, heads))

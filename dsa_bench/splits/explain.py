@@ -4,7 +4,9 @@
 from collections.abc import Mapping, Sequence
 
 from dsa_bench.model.plan import VariantPlan
+from dsa_bench.model.request import DIGITS
 from dsa_bench.model.shape import SparseShape
+from dsa_bench.model.sides import plain_kernel
 from dsa_bench.splits.geometry import AUTOMATIC, NO_RULES, TUNED, SparseGeometry, effective_variants
 from dsa_bench.splits.registry import Rule
 from dsa_bench.splits.rules import MAX_SPLITS
@@ -29,8 +31,8 @@ def _explain(geometry: SparseGeometry, shape: SparseShape, variant: VariantPlan)
     splits = f"{plan.splits} split{'s' if plan.splits > 1 else ''}"
     launch = f"{splits} of at most {plan.tiles_per_split} tiles, {variant.ctas} CTAs"
     if not variant.is_split:
-        return [f"{variant.kernel}: {geometry.why(shape, None)} -> {launch}"]
-    asked = [_asked(geometry, shape, value) for value in variant.requested]
+        return [f"{variant.kernel}: {geometry.why(variant.kernel, shape, None)} -> {launch}"]
+    asked = [_asked(geometry, variant.kernel, shape, value) for value in variant.requested]
     return [f"{variant.kernel}, {why} -> {launch}" for why in (*asked, *map(_named, variant.rules))]
 
 
@@ -38,7 +40,10 @@ def _named(rule: str) -> str:
     return "the tuned map" if rule == TUNED else f"rule {rule}"
 
 
-def _asked(geometry: SparseGeometry, shape: SparseShape, value: int) -> str:
+def _asked(geometry: SparseGeometry, kernel: str, shape: SparseShape, value: int) -> str:
     if value == AUTOMATIC:
-        return f"automatic: {geometry.why(shape, value)}"
-    return f"{value} tiles per split asked, at most {MAX_SPLITS} splits"
+        return f"automatic: {geometry.why(kernel, shape, value)}"
+    limit = f"at most {MAX_SPLITS} splits"
+    if plain_kernel(kernel) == DIGITS:
+        limit += ", and in clusters one of those that the device holds"
+    return f"{value} tiles per split asked, {limit}"

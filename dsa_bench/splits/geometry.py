@@ -8,10 +8,10 @@ from typing import Protocol
 
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.plan import SplitPlan, VariantPlan
-from dsa_bench.model.request import DIGITS, SPLIT_KERNELS
+from dsa_bench.model.request import DIGITS, RULED_KERNELS, SPLIT_KERNELS
 from dsa_bench.model.shape import Op, SparseShape, ceil_div
 from dsa_bench.model.sides import plain_kernel
-from dsa_bench.splits.digits import NO_CLUSTERS, digit_splits
+from dsa_bench.splits.digits import NO_CLUSTERS, asked_digit_splits, digit_splits
 from dsa_bench.splits.registry import Rule
 from dsa_bench.splits.rules import capped_splits, grouped_splits, seed_wave
 
@@ -37,7 +37,7 @@ class SparseGeometry(Protocol):
 
     def plan(self, kernel: str, shape: SparseShape, requested: int | None) -> VariantPlan: ...
 
-    def why(self, shape: SparseShape, requested: int | None) -> str:
+    def why(self, kernel: str, shape: SparseShape, requested: int | None) -> str:
         """The rule behind a launch that nobody pinned, with its numbers."""
         ...
 
@@ -57,7 +57,7 @@ class CpuSparse:
             return unsplit_plan(kernel, shape)
         return int8_tc_plan(kernel, shape, requested, self.workers)
 
-    def why(self, shape: SparseShape, requested: int | None) -> str:
+    def why(self, kernel: str, shape: SparseShape, requested: int | None) -> str:
         if requested is None:
             return "one task per row and KV head, unsplit"
         return _why_one_wave(shape, self.workers, f"{self.workers} workers")
@@ -67,7 +67,7 @@ class CpuSparse:
 class CudaSparse:
     """`previous`: its own rule. `int8-tc`: seed_wave with SMs x resident CTAs slots. Ceilings: theirs.
 
-    `int8-digits`: digit_splits.
+    `int8-digits`: digit_splits, and asked_digit_splits for a value asked for.
 
     cta_slots  CTAs of the split kernel resident at once on the device, `resident` of them on each multiprocessor
     clusters   size -> clusters of `int8-digits` of that size resident at once; empty if it has none here
@@ -85,22 +85,40 @@ class CudaSparse:
         if kernel == "copy" or shape.op == "prefill":
             return unsplit_plan(kernel, shape)
         if plain_kernel(kernel) == DIGITS:
-            return self._digits(kernel, shape)
+            return self._digits(kernel, shape, requested)
         if requested is None:
             splits = grouped_splits(shape.candidates, shape.rows, shape.kv_heads, shape.group)
             ctas = shape.row_heads * ceil_div(shape.group, GROUPED_HEADS_PER_CTA) * splits
             return VariantPlan(kernel, (), SplitPlan(shape.tiles, splits), ctas)
         return int8_tc_plan(kernel, shape, requested, self.cta_slots)
 
-    def _digits(self, kernel: str, shape: SparseShape) -> VariantPlan:
+    def _digits(self, kernel: str, shape: SparseShape, requested: int | None) -> VariantPlan:
         sizes = (shape.tiles, shape.rows, shape.kv_heads, shape.group)
-        heads, splits, parts = digit_splits(*sizes, self.slots.sms, self.clusters)
-        plan = SplitPlan(shape.tiles, splits)
-        return VariantPlan(kernel, (), plan, shape.row_heads * parts * splits, heads=heads)
+        heads, splits, parts = (
+            asked_digit_splits(*sizes, requested, self.clusters)
+            if requested
+            else digit_splits(*sizes, self.slots.sms, self.clusters)
+        )
+        asked = () if requested is None else (requested,)
+        ctas = shape.row_heads * parts * splits
+        return VariantPlan(kernel, asked, SplitPlan(shape.tiles, splits), ctas, heads=heads)
 
-    def why(self, shape: SparseShape, requested: int | None) -> str:
+    def _why_digits(self, plan: VariantPlan) -> str:
+        splits = plan.split.splits
+        if not self.clusters:
+            return f"one CTA for each of {self.slots.sms} SMs"
+        if plan.ctas > splits * self.clusters.get(splits, 0):
+            return "unsplit, because the device holds clusters of no size for all rows and KV heads at once"
+        return (
+            f"clusters of {splits} with {plan.heads} query heads a CTA, the largest of which the device holds all "
+            f"{plan.ctas // splits} at once"
+        )
+
+    def why(self, kernel: str, shape: SparseShape, requested: int | None) -> str:
         if shape.op == "prefill":
             return "one CTA per row and KV head, unsplit"
+        if plain_kernel(kernel) == DIGITS:
+            return self._why_digits(self.plan(kernel, shape, AUTOMATIC))
         if requested is None:
             return "its own fixed rule"
         return _why_one_wave(shape, self.cta_slots, f"{self.cta_slots} CTA slots")
@@ -155,7 +173,7 @@ def effective_variants(
     by_name: dict[str, VariantPlan] = {}
     for kernel in kernels:
         planned = [geometry.plan(kernel, shape, value) for value in _requested(kernel, shape.op, tiles_per_split)]
-        if kernel in SPLIT_KERNELS and shape.op == "decode":
+        if kernel in RULED_KERNELS and shape.op == "decode":
             planned += [rule_plan(kernel, shape, geometry.slots, rule) for rule in rules.values()]
             if tuned is not None:
                 planned.append(replace(geometry.plan(kernel, shape, tuned), rules=(TUNED,)))

@@ -10,7 +10,7 @@ from dsa_bench.bench.select import refuse_gpu_ceiling, refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import DENSE, SparseCell, SparseRequest
+from dsa_bench.model.request import DENSE, SPLIT_KERNELS, SparseCell, SparseRequest
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.splits.digits import NO_CLUSTERS, PLANNED_CLUSTERS
 from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry
@@ -94,7 +94,7 @@ def _estimate_s(request: SparseRequest, backend: str, cta_slots: int | None) -> 
     assert request.policy.rounds is not None
     values = 1 if request.op == "prefill" else len(request.tiles_per_split) + len(request.rules)
     slots = 1 + bool(request.dense)
-    slots += sum(values if kernel == "int8-tc" else 1 for kernel in request.measured_kernels)
+    slots += sum(values if kernel in SPLIT_KERNELS else 1 for kernel in request.measured_kernels)
     if request.sides:
         slots = 1 + len(request.sides)
     on_gpu = backend == "cuda" or cta_slots is not None

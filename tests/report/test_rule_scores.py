@@ -261,3 +261,29 @@ def test_markup_in_a_record_is_data(sweep: Sweep) -> None:
     maker.check("int8-tc/splits=32", 4, status="launch_refused", reason="[/red] \x1b[31m | x")
     text = LEAGUE_WRITERS["table"](scores(maker, "seed-wave", "one-per-sm"))
     assert "[/red] \\x1b[31m | x" in text
+
+
+def test_int8_digits_is_scored_against_its_own_launches_and_by_its_own_rule(sweep: Sweep) -> None:
+    """Its clusters merge inside the kernel: no named rule chooses them, and its launches are no choice of int8-tc's."""
+    maker = sweep(SEED, auto=16)
+    digits = sweep({(4, 2048): {8: 7.6, 16: 8.0}, (8, 2048): {8: 10.5, 16: 21.0}}, auto=8)
+    for line in digits.lines[1:]:
+        named = line.variant.replace("int8-tc", "int8-digits")
+        kernel = {"kernel": "int8-digits"} if line.kind == "check" else {"control": False}
+        changed = (
+            line._replace(variant=named, **kernel) if line.kind == "visit" else replace(line, variant=named, **kernel)
+        )
+        if line.kind == "check" or not line.control:
+            maker.lines.append(changed)
+    found = scores(maker, "auto", "one-per-sm")
+    of_kernel = [(one.cell.kernel, one.rule, one.splits, one.best_splits) for one in found.scored]
+    assert of_kernel == [
+        ("int8-tc", "auto", 16, 16), ("int8-tc", "one-per-sm", 16, 16), ("int8-digits", "auto", 8, 8),
+        ("int8-tc", "auto", 16, 8), ("int8-tc", "one-per-sm", 8, 8), ("int8-digits", "auto", 8, 8),
+    ]  # fmt: skip
+    text = REGRET_WRITERS["table"](found)
+    assert "auto: mean regret 1.97% " in text
+    assert "auto, int8-digits: mean regret 0.00% " in text
+    assert [row["rule"] for row in json.loads(REGRET_WRITERS["json"](found))["overall"]] == [
+        "auto", "auto, int8-digits", "one-per-sm",
+    ]  # fmt: skip

@@ -13,9 +13,12 @@ from dsa_bench.splits.digits import (
     NO_CLUSTERS,
     PLANNED_CLUSTERS,
     DigitSplits,
+    asked_digit_splits,
     digit_splits,
 )
-from dsa_bench.splits.geometry import CudaSparse
+from dsa_bench.splits.explain import explain_cell
+from dsa_bench.splits.geometry import CudaSparse, effective_variants
+from dsa_bench.splits.registry import RULES
 
 H200 = PLANNED_CLUSTERS[132]
 
@@ -69,3 +72,71 @@ def test_a_plan_has_the_ctas_of_its_parts() -> None:
     plan = geometry.plan("int8-digits", SparseShape(1), None)
     assert (plan.name, plan.heads, plan.ctas, plan.split.splits) == ("int8-digits", FEW_HEADS, 96, 16)
     assert geometry.plan("int8-digits", SparseShape(1, 64, 64), None).split.splits == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "target", "splits"),
+    [
+        (1, 1, DigitSplits(FEW_HEADS, 16, 3)),  # no cluster of 32
+        (1, 3, DigitSplits(FEW_HEADS, 8, 3)),  # 11 asked
+        (1, 5, DigitSplits(ALL_HEADS, 7, 1)),
+        (1, 11, DigitSplits(ALL_HEADS, 3, 1)),
+        (1, 100, DigitSplits(ALL_HEADS, 1, 1)),
+        (2, 2, DigitSplits(ALL_HEADS, 16, 1)),  # 12 clusters of few heads, and 7 fit
+        (8, 2, DigitSplits(ALL_HEADS, 16, 1)),  # in three waves
+    ],
+)
+def test_what_a_target_becomes_on_an_h200(rows: int, target: int, splits: DigitSplits) -> None:
+    assert asked_digit_splits(32, rows, 2, 12, target, H200) == splits
+
+
+def test_a_target_keeps_to_clusters_that_the_device_holds() -> None:
+    assert asked_digit_splits(32, 1, 2, 12, 2, {16: 0, 8: 4, 6: 9}) == DigitSplits(ALL_HEADS, 8, 1)
+    assert asked_digit_splits(32, 1, 2, 12, 5, {16: 0, 8: 4, 6: 9}) == DigitSplits(ALL_HEADS, 6, 1)
+    assert asked_digit_splits(64, 1, 2, 12, 1) == DigitSplits(ALL_HEADS, 32, 1)
+
+
+@given(
+    tiles=st.integers(0, 20000),
+    rows=st.integers(0, 300),
+    group=st.integers(0, 16),
+    target=st.integers(1, 20000),
+    clusters=st.sampled_from([NO_CLUSTERS, H200, {8: 4}]),
+)
+def test_a_target_never_asks_for_what_the_kernel_does_not_take(
+    tiles: int, rows: int, group: int, target: int, clusters: dict[int, int]
+) -> None:
+    _, splits, parts = asked_digit_splits(tiles, rows, 2, group, target, clusters)
+    assert (splits == 0) == (parts == 0) == (not all((tiles, rows, group)))
+    assert splits <= tiles
+    assert splits in (0, *CLUSTERS) if clusters else splits <= 32
+
+
+def test_a_sweep_has_each_of_its_geometries_once_under_all_its_names() -> None:
+    variants = effective_variants(CudaSparse(396, 3, H200), SparseShape(2), ["int8-digits"], [0, 1, 2, 3, 4, 8])
+    assert [(variant.name, variant.heads, variant.requested) for variant in variants] == [
+        ("int8-digits/splits=8", FEW_HEADS, (0, 3, 4)),
+        ("int8-digits/splits=16", ALL_HEADS, (1, 2)),
+        ("int8-digits/splits=4", ALL_HEADS, (8,)),
+    ]
+
+
+def test_named_rules_choose_splits_of_int8_tc_alone() -> None:
+    variants = effective_variants(CudaSparse(396, 3, H200), SparseShape(8), ["int8-digits"], [0], RULES)
+    assert [variant.name for variant in variants] == ["int8-digits/splits=6"]
+
+
+def test_an_explanation_counts_clusters() -> None:
+    lines = explain_cell(CudaSparse(396, 3, H200), SparseShape(1), ["int8-digits"], [0, 2, 8])
+    assert lines[1:] == [
+        "  int8-digits, automatic: clusters of 16 with 4 query heads a CTA, the largest of which the device holds all 6 "
+        "at once -> 16 splits of at most 2 tiles, 96 CTAs",
+        "  int8-digits, 2 tiles per split asked, at most 32 splits, and in clusters one of those that the device holds "
+        "-> 16 splits of at most 2 tiles, 96 CTAs",
+        "  int8-digits, 8 tiles per split asked, at most 32 splits, and in clusters one of those that the device holds "
+        "-> 4 splits of at most 8 tiles, 8 CTAs",
+    ]
+    (_, many) = explain_cell(CudaSparse(396, 3, H200), SparseShape(500), ["int8-digits"], [0])
+    assert "unsplit, because the device holds clusters of no size for all rows" in many
+    (_, portable) = explain_cell(CudaSparse(216, 2), SparseShape(8), ["int8-digits"], [0])
+    assert "automatic: one CTA for each of 108 SMs -> 6 splits" in portable
