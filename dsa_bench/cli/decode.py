@@ -5,7 +5,6 @@ import typer
 
 from dsa_bench.cli import options as opt
 from dsa_bench.cli.sparse import measure_sparse
-from dsa_bench.model.request import SPARSE_KERNELS
 
 
 def decode(
@@ -16,7 +15,7 @@ def decode(
     query_heads: opt.QueryHeads = 24,
     kv_heads: opt.KvHeads = 2,
     tiles_per_split: opt.TilesPerSplit = [0],
-    kernels: opt.DecodeKernels = list(SPARSE_KERNELS),
+    kernels: opt.DecodeKernels = None,
     option: opt.DispatcherOption = None,
     backend: opt.BackendName = "auto",
     timer: opt.TimerName = "auto",

@@ -93,7 +93,13 @@ Kernels = Annotated[
     list[str], list_option("--kernels", name_list(SPARSE_KERNELS), f"From {', '.join(SPARSE_KERNELS)}.", "NAME...")
 ]
 DecodeKernels = Annotated[
-    list[str], list_option("--kernels", name_list(DECODE_KERNELS), f"From {', '.join(DECODE_KERNELS)}.", "NAME...")
+    list[str] | None,
+    list_option(
+        "--kernels",
+        name_list(DECODE_KERNELS),
+        f"From {', '.join(DECODE_KERNELS)}. [default: all on a GPU, {' '.join(SPARSE_KERNELS)} on the CPU]",
+        "NAME...",
+    ),
 ]
 PrefillKernels = Annotated[
     list[str], list_option("--kernels", name_list(PREFILL_KERNELS), f"From {', '.join(PREFILL_KERNELS)}.", "NAME...")

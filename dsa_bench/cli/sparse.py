@@ -37,7 +37,7 @@ class SparseOptions:
     candidates: list[int]
     query_heads: int
     kv_heads: int
-    kernels: list[str]
+    kernels: list[str] | None
     backend: str
     timer: str
     l2: str
@@ -111,7 +111,7 @@ def _request(ctx: typer.Context, op: Op, options: SparseOptions) -> SparseReques
     rounds = DEFAULT_ROUNDS if options.rounds is None and options.budget is None else options.rounds
     return SparseRequest(
         shapes=shapes,
-        kernels=tuple(options.kernels),
+        kernels=tuple(options.kernels or ()),
         tiles_per_split=tuple(options.tiles_per_split),
         data=data,
         policy=Policy(rounds, options.budget, options.timer, options.l2),
@@ -129,7 +129,7 @@ def _request(ctx: typer.Context, op: Op, options: SparseOptions) -> SparseReques
 def _costs(options: SparseOptions) -> SplitCosts | None:
     """The constants of the rule `model`, if it is asked for. Raises BadInput for options that do not go together."""
     rules = options.rules or []
-    if rules and not set(options.kernels) & set(RULED_KERNELS):
+    if rules and options.kernels and not set(options.kernels) & set(RULED_KERNELS):
         raise BadInput("--rules: choose splits of int8-tc, and --kernels leaves it out")
     if (MODEL in rules) != (options.model is not None):
         raise BadInput("--rules model, --model FILE: go together; FILE is what `dsa-bench rule fit` wrote")

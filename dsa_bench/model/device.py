@@ -30,6 +30,7 @@ class DeviceFacts:
     compute_capability  "9.0"; None on the CPU
     l2_bytes            L2 size; None on the CPU, where the cache is not controlled
     resident_ctas       CTAs of the split kernel, as it was launched, that one multiprocessor holds; 1 on the CPU
+    clusters            size -> clusters of `int8-digits` of that size that the device holds at once; None without any
     driver, runtime     versions as the driver and the loaded run time report them
     """
 
@@ -43,6 +44,7 @@ class DeviceFacts:
     runtime: str | None = None
     compiler: str | None = None
     resident_ctas: int | None = None
+    clusters: dict[str, int] | None = None
 
     @property
     def slug(self) -> str:

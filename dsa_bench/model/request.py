@@ -12,7 +12,8 @@ from dsa_bench.model.shape import RUN_LENGTH, SHARE, SORTED, Op, SparseShape
 SPARSE_KERNELS = ("previous", "int8-tc")
 """Those of either operator."""
 DIGITS = "int8-digits"
-"""Decode in integer arithmetic, merged in the kernel: on request, and never the dispatcher's choice."""
+"""Decode in integer arithmetic, merged in the kernel. Measured by default on a GPU: what the CPU backend runs under its
+name computes as `int8-tc` does there."""
 DECODE_KERNELS = (*SPARSE_KERNELS, DIGITS)
 WS = "int8-ws"
 """Prefill by warps that gather and warps that compute."""
@@ -47,6 +48,15 @@ RULED_KERNELS = ("int8-tc", EMULATION, DIGITS_EMULATION)
 """Kernels whose splits a named rule may choose (dsa_bench.splits.registry)."""
 SPLIT_KERNELS = (*RULED_KERNELS, DIGITS)
 """Kernels that take tiles per split."""
+
+
+def default_kernels(op: Op, backend: str) -> tuple[str, ...]:
+    """What a backend measures of an operator where no kernel is named."""
+    if op == "prefill":
+        return PREFILL_KERNELS
+    return DECODE_KERNELS if backend == "cuda" else SPARSE_KERNELS
+
+
 TIMERS = ("auto", "cupti", "events", "wall")
 L2_MODES = ("warm", "cold")
 BACKENDS = ("auto", "cpu", "cuda")
@@ -172,6 +182,7 @@ class SparseRequest:
 
     selections  how lists are drawn, each in cells of its own; without any, as `data` says. Raises BadInput for one that
                 there is not
+    kernels  those to measure; none leaves it to the device: `default_kernels`
     ceiling  adds the kernels of CEILINGS; dense, dense attention. None for either: if the device turns out to be a GPU
     sides   where there are any, the variants are what the dispatcher takes with each, and `kernels` and
             `tiles_per_split` say nothing
@@ -183,7 +194,7 @@ class SparseRequest:
     """
 
     shapes: tuple[SparseShape, ...]
-    kernels: tuple[str, ...] = SPARSE_KERNELS
+    kernels: tuple[str, ...] = ()
     tiles_per_split: tuple[int, ...] = (0,)
     data: DataSpec = field(default_factory=DataSpec)
     policy: Policy = field(default_factory=Policy)
@@ -228,5 +239,6 @@ class SparseRequest:
     def on(self, backend: str) -> "SparseRequest":
         """The request with what it leaves to the device decided."""
         on_gpu = backend == "cuda"
+        kernels = self.kernels or default_kernels(self.op, backend)
         ceiling, dense = (on_gpu if asked is None else asked for asked in (self.ceiling, self.dense))
-        return replace(self, ceiling=ceiling, dense=dense)
+        return replace(self, kernels=kernels, ceiling=ceiling, dense=dense)

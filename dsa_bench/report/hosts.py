@@ -15,9 +15,13 @@ CLOCKS = {
 }
 
 
+OF_KERNELS = ("resident_ctas", "clusters")
+"""Facts of the device's that are its kernels'."""
+
+
 def host_key(header: Header) -> tuple[tuple[str, str], ...]:
-    """What makes two runs' hosts one: device and software. How many CTAs of a kernel were resident is the kernel's."""
-    device = {name: fact for name, fact in header.device.items() if name != "resident_ctas" and fact is not None}
+    """What makes two runs' hosts one: device and software."""
+    device = {name: fact for name, fact in header.device.items() if name not in OF_KERNELS and fact is not None}
     return tuple(sorted((name, str(fact)) for name, fact in (device | header.versions).items()))
 
 

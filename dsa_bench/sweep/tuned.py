@@ -28,7 +28,7 @@ def with_tuned(
 
     A map that does not hold for this device or these launches chooses the automatic rule, with a warning.
     """
-    if KERNEL not in request.kernels:
+    if request.kernels and KERNEL not in request.kernels:
         raise BadInput(f"--splits {file}: chooses splits of {KERNEL}, and --kernels leaves it out")
     holding, said = applicable(splits_map, launch_facts(backend, KERNEL, request.shapes[0], request.policy.l2))
     for line in said:

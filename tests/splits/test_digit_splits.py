@@ -129,8 +129,8 @@ def test_named_rules_choose_splits_of_int8_tc_alone() -> None:
 def test_an_explanation_counts_clusters() -> None:
     lines = explain_cell(CudaSparse(396, 3, H200), SparseShape(1), ["int8-digits"], [0, 2, 8])
     assert lines[1:] == [
-        "  int8-digits, automatic: clusters of 16 with 4 query heads a CTA, the largest of which the device holds all 6 "
-        "at once -> 16 splits of at most 2 tiles, 96 CTAs",
+        "  int8-digits, automatic: clusters of 16 with 4 query heads a CTA, the largest of which the device holds all "
+        "6 at once -> 16 splits of at most 2 tiles, 96 CTAs",
         "  int8-digits, 2 tiles per split asked, at most 32 splits, and in clusters one of those that the device holds "
         "-> 16 splits of at most 2 tiles, 96 CTAs",
         "  int8-digits, 8 tiles per split asked, at most 32 splits, and in clusters one of those that the device holds "

@@ -27,7 +27,8 @@ ROWS_8 = SparseShape(rows=8, context=200, candidates=130)
 
 def request(*shapes: SparseShape, rounds: int | None = 2, **options: Any) -> SparseRequest:
     policy = Policy(rounds, options.pop("budget_s", None))
-    return SparseRequest(shapes, tiles_per_split=options.pop("tiles_per_split", (1,)), policy=policy, **options)
+    asked = SparseRequest(shapes, tiles_per_split=options.pop("tiles_per_split", (1,)), policy=policy, **options)
+    return asked.on("cpu")
 
 
 class Listener:

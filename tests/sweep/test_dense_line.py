@@ -13,7 +13,7 @@ from dsa_bench.backends.cpu.backend import CpuBackend
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.errors import NothingRecorded, VariantRefused
 from dsa_bench.model.inputs import BF16, SparseInputs
-from dsa_bench.model.request import DataSpec, Policy, SparseRequest
+from dsa_bench.model.request import SPARSE_KERNELS, DataSpec, Policy, SparseRequest
 from dsa_bench.model.run import complete_rounds, read_run
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.sdpa import dense_reference
@@ -143,7 +143,7 @@ def measured(fake_timer: Any, tmp_path: Path) -> Callable[..., Any]:
     def measure(answers: dict[str, float | str], rounds: int = 6, resume: bool = False) -> tuple[Any, DenseDouble, Any]:
         backend, double, listener = CpuBackend(), DenseDouble(answers), Listener()
         timer = fake_timer(lambda name, *_: 20.0 if name.startswith("dense") else 50.0)
-        request = SparseRequest((SHAPE,), policy=Policy(rounds), dense=True)
+        request = SparseRequest((SHAPE,), SPARSE_KERNELS, policy=Policy(rounds), dense=True)
         bench = Bench(backend, timer, "none", dense=double)
         run = run_cells(request, bench, listener, record=tmp_path / "r.jsonl", resume=resume).run
         backend.close()

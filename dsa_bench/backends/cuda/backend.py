@@ -107,7 +107,8 @@ class CudaBackend:
         if clustered is not None:
             self.clusters = {size: clustered.active_clusters(size) for size in CLUSTERS}
         self.geometry: SparseGeometry = CudaSparse(self.device.sm_count * resident, resident, self.clusters)
-        self.device = replace(self.device, resident_ctas=None if tensor_core is None else resident)
+        counted = {str(size): count for size, count in self.clusters.items()} or None
+        self.device = replace(self.device, resident_ctas=None if tensor_core is None else resident, clusters=counted)
         self._launcher = self.launcher(self.stream)
 
     def site(self) -> LaunchSite:
