@@ -10,10 +10,15 @@ from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.record import Check, Header, Visit
 from dsa_bench.model.run import Run
 from dsa_bench.model.shape import SparseShape
-from dsa_bench.splits.geometry import CpuSparse, effective_variants
+from dsa_bench.splits.digits import cluster_counts
+from dsa_bench.splits.geometry import CpuSparse, CudaSparse, effective_variants
 
 Time = Callable[[SparseShape, int], float]
 """(shape, tiles per split of the longest split) -> microseconds, before noise."""
+H200 = DeviceFacts("cuda", "NVIDIA H200", 132, "9.0", resident_ctas=3, clusters={
+    "16": 7, "8": 15, "7": 15, "6": 17, "5": 22, "4": 30, "3": 39, "2": 66, "1": 132
+})  # fmt: skip
+"""As its driver counted on 2026-11-30."""
 
 
 def swept(
@@ -28,18 +33,26 @@ def swept(
     control: float = 1.0,
     fails: Mapping[int, str | float] | None = None,
     header: Mapping[str, Any] | None = None,
+    digits: Time | None = None,
+    device: DeviceFacts = H200,
 ) -> Run:
-    """A run on a fake CPU with `slots` workers. fails: tiles per split -> status of its check, or NaN for no time."""
-    facts = DeviceFacts("cpu", "CPU", slots, runtime="numpy 2", resident_ctas=1)
+    """A run on a fake CPU with `slots` workers. fails: tiles per split -> status of its check, or NaN for no time.
+
+    digits  the times of `int8-digits` beside it: then the run is one of `device`, an H200
+    """
+    facts = DeviceFacts("cpu", "CPU", slots, runtime="numpy 2", resident_ctas=1) if digits is None else device
+    clusters = cluster_counts(facts.clusters)
+    device_geometry = CpuSparse(slots) if digits is None else CudaSparse(396, 3, clusters)
+    of_kernel = {"int8-tc": time_us} if digits is None else {"int8-tc": time_us, "int8-digits": digits}
     fields: dict[str, Any] = {
         "created": "2026-01-02T03:04:05Z", "version": "0.1.0", "commit": None, "dirty": None, "argv": ("tune",),
         "seed": 0, "device": asdict(facts), "versions": {}, "plan": {"op": "decode"},
-        "kernel_hashes": {"int8-tc": "1" * 16},
+        "kernel_hashes": {"int8-tc": "1" * 16, **({} if digits is None else {"int8-digits": "2" * 16})},
     }  # fmt: skip
     run = Run(Header(**(fields | dict(header or {}))))
     draw = random.Random(seed)
     for shape in shapes:
-        plans = effective_variants(CpuSparse(slots), shape, ["int8-tc"], values)
+        plans = effective_variants(device_geometry, shape, [*of_kernel], values)
         right = []
         for plan in plans:
             failure = next((how for value, how in (fails or {}).items() if value in plan.requested), None)
@@ -54,7 +67,7 @@ def swept(
             drift = 1 + 0.02 * draw.random()
             slots_of_round = [*((plan, failure, False) for plan, failure in right), (auto, None, True)] if right else []
             for place, (plan, failure, second) in enumerate(slots_of_round):
-                read = time_us(shape, plan.split.tiles_per_split) * drift * (1 + draw.gauss(0, noise))
+                read = of_kernel[plan.kernel](shape, plan.split.tiles_per_split) * drift * (1 + draw.gauss(0, noise))
                 read *= control if second else 1.0
                 timed = (read, read, "ok", None) if failure is None else (None, None, "below_resolution", "read 0 us")
                 place_in_run = (index, 0, place, second, "wall", "none", 10)

@@ -206,15 +206,21 @@ def export(
     dense decode as that of onnx-genai.
     """
     from dsa_bench.dispatch.map_file import read_map
-    from dsa_bench.report.map_export import environment_lines, exported_ops, session_options, single_value
+    from dsa_bench.report.map_export import (
+        environment_lines,
+        exported_ops,
+        session_options,
+        single_value,
+        unexported,
+    )
 
     splits_map = read_map(file)
     ops = exported_ops(splits_map)
     if kind == "ort" and "decode" not in ops:
         raise BadInput(f"{file}: holds dense decode alone, whose chunk is a variable of onnx-genai; use map export env")
     chosen = [single_value(splits_map, op) for op in (["decode"] if kind == "ort" else ops)]
-    for one in chosen:
-        note(one.said)
+    for line in filter(None, (*(one.said for one in chosen), unexported(splits_map))):
+        note(line)
     lines = "\n".join(environment_lines(one, splits_map.device.name) for one in chosen)
     emit(session_options(chosen[0]) if kind == "ort" else lines)
 

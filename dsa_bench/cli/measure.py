@@ -87,7 +87,7 @@ def _explain(request: SparseRequest, backend: "Backend", place: "Place", shape: 
         return explain_choices(request, place, shape)
     rules = named_rules(request.rules, request.costs)
     asked = (request.measured_kernels, request.tiles_per_split)
-    return explain_cell(backend.geometry, shape, *asked, rules, request.tuned_value(shape))
+    return explain_cell(backend.geometry, shape, *asked, rules, request.tuned_target(shape))
 
 
 def print_measured(measured: "Measured", format: str) -> None:

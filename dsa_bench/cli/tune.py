@@ -12,12 +12,13 @@ from dsa_bench.cli import options as opt
 from dsa_bench.cli.console import emit, note
 from dsa_bench.cli.measure import measure
 from dsa_bench.cli.sources import given, with_scales
-from dsa_bench.cli.values import file_name, integer_list, one_integer, one_of, percentage
+from dsa_bench.cli.values import file_name, integer_list, name_list, one_integer, one_of, percentage
 from dsa_bench.model.dense import ITEM_BYTES
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import DataSpec, SparseRequest
 from dsa_bench.model.text import quoted
+from dsa_bench.splits.kernels import INT8_TC, TUNED_KERNELS
 
 if TYPE_CHECKING:
     from dsa_bench.backends.base import Backend
@@ -31,7 +32,7 @@ WITH_FROM = ("from_run", "op", "context", "length", "output")
 NOT_OF = {
     "decode": ("batch", "capacity", "length", "chunk", "head_size", "value_head_size", "dtype"),
     "dense": (
-        "rows", "candidates", "tiles_per_split", "context", "key_scale_multiplier", "value_scale_multiplier",
+        "kernels", "rows", "candidates", "tiles_per_split", "context", "key_scale_multiplier", "value_scale_multiplier",
         "invalid_fraction", "selection", "scales_from", "sms", "resident",
     ),
 }  # fmt: skip
@@ -43,6 +44,16 @@ def tune(
     op: Annotated[
         str, typer.Option("--op", parser=one_of(OPS), metavar="|".join(OPS), help="The operator.")
     ] = "decode",
+    kernels: Annotated[
+        list[str] | None,
+        opt.list_option(
+            "--kernels",
+            name_list(TUNED_KERNELS),
+            f"Among which the map chooses, {INT8_TC} one of them. [default: {' '.join(TUNED_KERNELS)} on a GPU, "
+            f"{INT8_TC} on the CPU]",
+            "NAME...",
+        ),
+    ] = None,
     rows: Annotated[
         list[int] | None,
         opt.list_option("--rows", integer_list(1), "[default: 1 2 4 8 on a GPU, 1 4 on the CPU]", "N..."),
@@ -165,12 +176,15 @@ def tune(
     if op == "dense":
         _tune_dense(ctx.params)
         return
+    if kernels and INT8_TC not in kernels:
+        raise BadInput(f"--kernels {' '.join(kernels)}: must name {INT8_TC}, which runs where no rule holds; add it")
     heads = query_heads or 24, kv_heads or 2
     data = DataSpec(seed, query_std, key_scale_multiplier, value_scale_multiplier, invalid_fraction, selection)
     policy = tune_policy(rounds, budget, precision, timer, l2)
 
     def request(on_gpu: bool) -> SparseRequest:
-        asked = tune_request(on_gpu, rows, candidates, tiles_per_split, context or DEFAULT_CONTEXT, heads, data, policy)
+        grid = (rows, candidates, tiles_per_split, context or DEFAULT_CONTEXT, heads)
+        asked = tune_request(on_gpu, kernels, *grid, data, policy)
         if scales_from is None:
             return asked
         from dataclasses import replace

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 
 from dsa_bench.backends.base import Backend
 from dsa_bench.backends.dense import DenseBackend
-from dsa_bench.dispatch.facts import dense_launch_facts, launch_facts
+from dsa_bench.dispatch.facts import DENSE_KERNEL, dense_launch_facts, launch_facts
 from dsa_bench.dispatch.look_up import MapTable, applicable, nearest
 from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.model.splits_map import AnyCell, AnyRule, AnyTable, SplitsMap
 from dsa_bench.splits.dense import chunk_of, fixed, seed_adaptive
+from dsa_bench.splits.digits import cluster_counts
 from dsa_bench.splits.geometry import AUTOMATIC
-from dsa_bench.splits.targets import smallest_target
-
-KERNEL = "int8-tc"
-"""The kernel that takes tiles per split."""
+from dsa_bench.splits.kernels import INT8_TC, TUNED_KERNELS, automatic_among
+from dsa_bench.splits.map_values import target_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,8 @@ class Explained:
     table    the table that holds, or the nearest that does not
     sizes    what else the launch is asked for by name: candidates and tiles, or capacity; said, the same in words
     size     of these the one that rules are looked up by
-    value    the tiles per split, or the chunk, that the launch gets; 0 for the automatic rule
+    kernel   that the launch gets, and value, its tiles per split or chunk; 0 for the automatic rule. Of decode the
+             kernel is one of those that the map has tables of
     """
 
     op: str
@@ -41,9 +41,11 @@ class Explained:
     sizes: Mapping[str, int]
     said: str
     size: int
+    kernel: str
     value: int
     splits: int
     automatic: int
+    automatic_kernel: str
     automatic_splits: int
 
     @property
@@ -66,24 +68,35 @@ class Explained:
 
 def explain_launch(file: str, splits_map: SplitsMap, backend: Backend, shape: SparseShape, l2: str) -> Explained:
     """What the map, read from `file`, says of a decode launch on an open backend."""
-    facts = launch_facts(backend, KERNEL, shape, l2)
-    holding, said = applicable(splits_map, facts)
-    value = None if holding is None else holding.value(shape.rows, shape.tiles)
-    automatic = backend.geometry.plan(KERNEL, shape, AUTOMATIC).split
-    chosen = backend.geometry.plan(KERNEL, shape, value or AUTOMATIC).split
+    tuned = {table.kernel for table in splits_map.tables if table.op == "decode"}
+    kernels = [kernel for kernel in TUNED_KERNELS if kernel == INT8_TC or kernel in tuned]
+    facts = {kernel: launch_facts(backend, kernel, shape, l2) for kernel in kernels}
+    found = {kernel: applicable(splits_map, facts[kernel]) for kernel in kernels}
+    holding = {kernel: table for kernel, (table, _) in found.items() if table is not None}
+    hits = (kernel for kernel, table in holding.items() if table.value(shape.rows, shape.tiles) is not None)
+    hit = next(hits, None)
+    value = None if hit is None else holding[hit].value(shape.rows, shape.tiles)
+    without = automatic_among(shape, kernels, backend.device.compute_capability)
+    automatic = backend.geometry.plan(without, shape, AUTOMATIC).split
+    kernel = hit or without
+    chosen = backend.geometry.plan(kernel, shape, value or AUTOMATIC).split
+    clusters = cluster_counts(backend.device.clusters)
+    target = target_of(shape, without, automatic.splits, clusters)
     return Explained(
         op="decode",
         file=file,
-        outcome="mismatch" if holding is None else "miss" if value is None else "hit",
-        here=said[0] if said else None,
-        table=nearest(splits_map, facts),
+        outcome="mismatch" if kernel not in holding else "miss" if value is None else "hit",
+        here="; ".join(dict.fromkeys(line for _, said in found.values() for line in said)) or None,
+        table=nearest(splits_map, facts[kernel]),
         rows=shape.rows,
         sizes={"candidates": shape.candidates, "tiles": shape.tiles},
         said=f"candidates {shape.candidates} ({shape.tiles} tiles)",
         size=shape.tiles,
+        kernel=kernel,
         value=value or AUTOMATIC,
         splits=chosen.splits,
-        automatic=smallest_target(shape.tiles, automatic.splits) or automatic.tiles_per_split,
+        automatic=automatic.tiles_per_split if target is None else target.value,
+        automatic_kernel=without,
         automatic_splits=automatic.splits,
     )
 
@@ -113,8 +126,10 @@ def explain_dense_launch(
         sizes={"capacity": shape.capacity},
         said=f"capacity {shape.capacity}",
         size=shape.capacity,
+        kernel=DENSE_KERNEL,
         value=value or AUTOMATIC,
         splits=chosen.splits,
         automatic=chunk_of(shape.capacity, automatic.splits) or automatic.chunk,
+        automatic_kernel=DENSE_KERNEL,
         automatic_splits=automatic.splits,
     )

@@ -7,6 +7,7 @@ from dsa_bench.backends.dense import DenseBackend
 from dsa_bench.dispatch.look_up import DenseLaunchFacts, LaunchFacts
 from dsa_bench.model.dense import DenseKernel, DenseShape
 from dsa_bench.model.device import DeviceFacts
+from dsa_bench.model.request import DIGITS
 from dsa_bench.model.shape import TILE, SparseShape
 from dsa_bench.splits.geometry import SparseGeometry
 
@@ -28,11 +29,13 @@ class Host(Protocol):
 
 def launch_facts(backend: Host, kernel: str, shape: SparseShape, l2: str) -> LaunchFacts:
     """What a launch of `kernel` for such heads is made with here."""
+    digits = kernel == DIGITS  # one CTA of it fills a multiprocessor
     return LaunchFacts(
         op=shape.op,
         kernel=kernel,
         kernel_hash=backend.kernel_hash(kernel),
-        cta_slots=backend.geometry.slots.ctas,
+        cta_slots=backend.geometry.slots.sms if digits else backend.geometry.slots.ctas,
+        clusters=backend.device.held if digits else None,
         tile=TILE,
         head_size=shape.head_size,
         group=shape.group,

@@ -5,12 +5,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dsa_bench.model.splits_map import AnyRule, AnyTable, SplitsMap
+from dsa_bench.model.splits_map import AnyRule, AnyTable, SplitsMap, SplitTable
 from dsa_bench.model.text import short
 
 _ON_DEVICE = ("op", "kernel", "device name", "compute_capability", "sm_count", "kernel_hash", "cta_slots")
 MUST_MATCH = {
-    "decode": (*_ON_DEVICE, "tile", "head_size", "group", "kv_heads", "l2"),
+    "decode": (*_ON_DEVICE, "clusters", "tile", "head_size", "group", "kv_heads", "l2"),
     "dense": (*_ON_DEVICE, "dtype", "head_size", "value_head_size", "query_heads", "kv_heads", "l2"),
 }
 """Operator -> facts that decide what is fastest, or what a value means: where one differs the table says nothing."""
@@ -40,10 +40,14 @@ class _OnDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFacts(_OnDevice):
-    """What a launch is made with, apart from its rows and candidates."""
+    """What a launch is made with, apart from its rows and candidates.
+
+    clusters  of `int8-digits`, those that the device holds at once, in words
+    """
 
     tile: int
     group: int
+    clusters: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +144,7 @@ def _differences(splits_map: SplitsMap, table: AnyTable, facts: AnyFacts, names:
         return [("op", table.op, facts.op)]
     device = splits_map.device
     of_map = {
+        "clusters": table.held if isinstance(table, SplitTable) else None,
         "device name": device.name, "compute_capability": device.compute_capability, "sm_count": device.sm_count,
         "driver": device.driver, "runtime": device.cuda_runtime,
     }  # fmt: skip

@@ -13,7 +13,7 @@ from dsa_bench.model.documents import Misfit, from_json, json_schema, json_text,
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.files import write_whole
 from dsa_bench.model.map_parts import MapWords
-from dsa_bench.model.splits_map import SCHEMA, SCHEMA_VERSION, AnyCell, AnyRule, AnyTable, SplitsMap
+from dsa_bench.model.splits_map import SCHEMA, SCHEMA_VERSION, AnyCell, AnyRule, AnyTable, SplitsMap, SplitTable
 from dsa_bench.model.text import quoted, short
 from dsa_bench.splits.map_values import launched_splits
 
@@ -66,6 +66,21 @@ def check_map(splits_map: SplitsMap) -> None:
         if first != at:
             raise Misfit(f"/tables/{at}", f"is for the same launches as /tables/{first} ({table.name})")
         _check_table(table, f"/tables/{at}")
+    _refuse_two_kernels(splits_map.tables)
+
+
+def _refuse_two_kernels(tables: Sequence[AnyTable]) -> None:
+    """Raises Misfit where rules of two kernels are for one launch."""
+    for at, table in enumerate(tables):
+        for before, other in enumerate(tables[:at]):
+            if table.kernel == other.kernel or table.launches != other.launches:
+                continue
+            for number, rule in enumerate(table.rules):
+                for against, one in enumerate(other.rules):
+                    if _meet(rule.rows, one.rows) and _meet(rule.size, one.size):
+                        place = f"/tables/{before}/rules/{against}"
+                        both = f"{short(table.kernel)} and {short(other.kernel)}"
+                        raise Misfit(f"/tables/{at}/rules/{number}", f"overlaps {place}: one launch cannot take {both}")
 
 
 def _check_table(table: AnyTable, place: str) -> None:
@@ -74,6 +89,9 @@ def _check_table(table: AnyTable, place: str) -> None:
     words = table.words
     if isinstance(table, DenseTable) and table.query_heads % table.kv_heads:
         raise Misfit(f"{place}/query_heads", f"is {table.query_heads}, no multiple of kv_heads {table.kv_heads}")
+    for size in (table.clusters or {}) if isinstance(table, SplitTable) else ():
+        if not _VALUE.fullmatch(size):
+            raise Misfit(pointer(f"{place}/clusters", size), "is no size: a positive decimal integer without leading 0")
     for at, cell in enumerate(table.cells):
         where = f"{place}/cells/{at}"
         if cell.shape <= last:

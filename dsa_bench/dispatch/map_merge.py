@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from dsa_bench import __version__
+from dsa_bench.dispatch.map_file import check_map
+from dsa_bench.model.documents import Misfit
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.splits_map import AnyTable, SplitsMap
 from dsa_bench.model.text import short
@@ -15,7 +17,7 @@ def merge_maps(named: Sequence[tuple[str, SplitsMap]]) -> SplitsMap:
 
     named  (file, map), for errors
     Raises BadInput for maps of different devices, whose entries would be re-labelled, and for tables of the same
-    launches that are not identical.
+    launches that are not identical or whose rules take different kernels.
     """
     (first_name, first), *others = named
     for name, other in others:
@@ -36,9 +38,14 @@ def merge_maps(named: Sequence[tuple[str, SplitsMap]]) -> SplitsMap:
                     "leave one file out"
                 )
     generators = {one.generator for _, one in named}
-    return SplitsMap(
+    merged = SplitsMap(
         created=max(one.created for _, one in named),
         generator=generators.pop() if len(generators) == 1 else f"dsa-bench {__version__}",
         device=first.device,
         tables=tuple(table for _, (_, table) in sorted(tables.items(), key=lambda pair: repr(pair[0]))),
     )
+    try:
+        check_map(merged)
+    except Misfit as misfit:
+        raise BadInput(f"{misfit.place} of the maps' union {misfit}; leave one of the files out") from misfit
+    return merged

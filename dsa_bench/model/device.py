@@ -2,6 +2,7 @@
 """What a measurement ran on."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -47,6 +48,20 @@ class DeviceFacts:
     clusters: dict[str, int] | None = None
 
     @property
+    def held(self) -> str | None:
+        """`clusters` in words."""
+        return None if self.clusters is None else clusters_text(self.clusters)
+
+    @property
     def slug(self) -> str:
         """The device's folder under results/: lower case, words joined by dashes."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+
+def clusters_text(clusters: Mapping[str, int]) -> str:
+    """Size -> clusters as `16x7 8x15`, the largest size first."""
+    return " ".join(f"{size}x{clusters[size]}" for size in sorted(clusters, key=_by_number, reverse=True))
+
+
+def _by_number(size: str) -> tuple[int, str]:
+    return len(size), size

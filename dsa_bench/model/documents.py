@@ -2,7 +2,8 @@
 """JSON documents that are dataclasses: read strictly, with the place of whatever does not fit, written, and as schema.
 
 Fields are strings, integers, numbers, None, Literals, tuples, dict[str, ...] and dataclasses; Annotated numbers carry
-their Limits. Dataclasses of a union are told apart by their first field, a Literal of one text.
+their Limits. A field whose default is None may be absent, and is not written where it is None. Dataclasses of a union
+are told apart by their first field, a Literal of one text.
 """
 
 import json
@@ -78,9 +79,10 @@ def _build(hint: Any, value: Any, place: str) -> Any:
             if name not in hints:
                 raise Misfit(pointer(place, name), "is no field that this dsa-bench knows")
         for name in hints:
-            if name not in given:
+            if name not in given and name not in _optional(cast(type, hint)):
                 raise Misfit(place or "/", f"lacks the field {name!r}")
-        return cast(Any, hint)(**{name: _build(part, given[name], f"{place}/{name}") for name, part in hints.items()})
+        built = {name: _build(hints[name], given[name], f"{place}/{name}") for name in hints if name in given}
+        return cast(Any, hint)(**built)
     if origin in _UNIONS:
         return None if value is None and NoneType in parts else _build(_alternative(parts, value, place), value, place)
     if origin is Literal:
@@ -181,10 +183,17 @@ def _hints(cls: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
+@cache
+def _optional(cls: type) -> frozenset[str]:
+    return frozenset(field.name for field in fields(cls) if field.default is None)
+
+
 def to_json(value: Any) -> Any:
     """A dataclass as the JSON value that stands for it, fields in their order."""
     if is_dataclass(value):
-        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+        content = {field.name: getattr(value, field.name) for field in fields(value)}
+        absent = {name for name in _optional(cast(type, type(value))) if content[name] is None}
+        return {name: to_json(part) for name, part in content.items() if name not in absent}
     if isinstance(value, tuple):
         return [to_json(part) for part in cast("tuple[Any, ...]", value)]
     if isinstance(value, Mapping):
@@ -216,7 +225,7 @@ def json_schema(hint: Any) -> dict[str, Any]:
             "description": cleandoc(hint.__doc__ or ""),
             "type": "object",
             "properties": properties,
-            "required": list(properties),
+            "required": [name for name in properties if name not in _optional(cast(type, hint))],
             "additionalProperties": False,
         }
     if origin in _UNIONS:

@@ -30,6 +30,16 @@ class RegretFigures:
     rows: Count
 
 
+class Target(NamedTuple):
+    """What a map chooses: a kernel, and its tiles per split or chunk. Of equal launches the smallest value stands."""
+
+    kernel: str
+    value: int
+
+    def __str__(self) -> str:
+        return f"{self.kernel}/{self.value}"
+
+
 class MapWords(NamedTuple):
     """What a table calls its launches' size and the rules' value: as fields, in sentences, and as a heading."""
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from dsa_bench.model.costs import SplitCosts
 from dsa_bench.model.errors import BadInput
+from dsa_bench.model.map_parts import Target
 from dsa_bench.model.shape import RUN_LENGTH, SHARE, SORTED, Op, SparseShape
 
 SPARSE_KERNELS = ("previous", "int8-tc")
@@ -189,8 +190,8 @@ class SparseRequest:
     splits  the dispatcher's tuned map
     rules    split rules whose own choice is measured too; costs, the constants of the rule `model`
     pad_smem bytes of shared memory added to the split kernel, so that fewer of its CTAs are resident
-    tuned    for each shape the tiles per split that a tuned map gives it, 0 where it leaves it to the automatic rule;
-             measured too, as the rule `map`; empty without a map
+    tuned    for each shape the kernel and tiles per split that a tuned map gives it, 0 where it leaves it to the
+             automatic rule; measured too, as the rule `map`; empty without a map
     """
 
     shapes: tuple[SparseShape, ...]
@@ -205,7 +206,7 @@ class SparseRequest:
     rules: tuple[str, ...] = ()
     costs: SplitCosts | None = None
     pad_smem: int = 0
-    tuned: tuple[int, ...] = ()
+    tuned: tuple[Target, ...] = ()
     selections: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -227,8 +228,8 @@ class SparseRequest:
         """The operator, the same in every cell."""
         return self.shapes[0].op
 
-    def tuned_value(self, shape: SparseShape) -> int | None:
-        """The map's value for one of the shapes; None without a map."""
+    def tuned_target(self, shape: SparseShape) -> Target | None:
+        """What the map gives one of the shapes; None without a map."""
         return self.tuned[self.shapes.index(shape)] if self.tuned else None
 
     @property

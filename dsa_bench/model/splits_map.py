@@ -9,10 +9,11 @@ Published as JSON Schema in docs/schemas/splits.schema.json, which is these data
 say (order, overlap, what was measured) is checked by dsa_bench.dispatch.map_file.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from dsa_bench.model.dense_map import DenseMapCell, DenseMapRule, DenseRegretSummary, DenseTable
+from dsa_bench.model.device import clusters_text
 from dsa_bench.model.documents import Limits
 from dsa_bench.model.map_parts import (
     LARGEST_COUNT,
@@ -61,14 +62,29 @@ class MapPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class Against:
+    """What a launch gets without the map where that is another kernel than the table's.
+
+    us     its median time
+    ratio  time of the table's best / its time over paired rounds, as in MapCell
+    """
+
+    kernel: str
+    tiles_per_split: Count
+    us: Microseconds
+    ratio: tuple[Ratio, Ratio, Ratio]
+
+
+@dataclass(frozen=True, slots=True)
 class MapCell:
     """One measured shape. Values are tiles per split; each stands for every target that becomes the same launch.
 
-    auto   the automatic rule's choice, with its median time auto_us
-    us     median time of every value that was measured and right, in microseconds
-    best   the fastest value
-    ratio  time of best / time of auto over paired rounds: estimate, low end, high end; below 1 best is faster
-    ties   values that are not told apart from best
+    auto     the automatic rule's choice, with its median time auto_us
+    us       median time of every value that was measured and right, in microseconds
+    best     the fastest value
+    ratio    time of best / time of auto over paired rounds: estimate, low end, high end; below 1 best is faster
+    ties     values that are not told apart from best
+    against  what the table's kernel replaces here; absent where it is what runs without the map
     """
 
     rows: Count
@@ -79,6 +95,7 @@ class MapCell:
     best: Count
     ratio: tuple[Ratio, Ratio, Ratio]
     ties: tuple[Count, ...]
+    against: Against | None = None
 
     @property
     def size(self) -> int:
@@ -157,12 +174,17 @@ class SplitTable:
     """The cells and rules of one kernel with one head geometry and L2 mode.
 
     cta_slots  SMs x resident CTAs per SM      tile  candidates of one tile      group  query heads of one KV head
+    clusters   of `int8-digits`: size -> clusters that the device holds at once; absent without clusters
+
+    Of a map that chose among kernels, each kernel's table holds its own cells and the rules that name it, no two rules
+    meet, and `validation` is that of the choice among all of them.
     """
 
     op: Literal["decode"]
     kernel: str
     kernel_hash: str
     cta_slots: Count
+    clusters: dict[str, Annotated[int, Limits(0, LARGEST_COUNT)]] | None = field(default=None, kw_only=True)
     tile: Count
     max_splits: Count
     head_size: Count
@@ -178,7 +200,13 @@ class SplitTable:
     def identity(self) -> tuple[Any, ...]:
         """What two tables of one file may not share."""
         heads = (self.head_size, self.group, self.kv_heads)
-        return (self.op, self.kernel, self.kernel_hash, self.cta_slots, self.tile, *heads, self.l2)
+        slots = (self.cta_slots, self.tile) if self.clusters is None else (self.cta_slots, self.held, self.tile)
+        return (self.op, self.kernel, self.kernel_hash, *slots, *heads, self.l2)
+
+    @property
+    def held(self) -> str | None:
+        """`clusters` in words."""
+        return None if self.clusters is None else clusters_text(self.clusters)
 
     @property
     def name(self) -> str:
@@ -190,6 +218,11 @@ class SplitTable:
     def subject(self) -> tuple[Any, ...]:
         """What the table is about, whatever device and kernel version it was made with."""
         return self.op, self.kernel, self.head_size, self.group, self.kv_heads, self.l2
+
+    @property
+    def launches(self) -> tuple[Any, ...]:
+        """Which launches the rules are for, whatever kernel they take."""
+        return self.op, self.head_size, self.group, self.kv_heads, self.l2
 
     @property
     def words(self) -> MapWords:

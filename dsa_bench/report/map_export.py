@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.map_parts import WORDS
+from dsa_bench.model.request import DIGITS
 from dsa_bench.model.splits_map import AnyCell, AnyTable, SplitsMap
 from dsa_bench.model.text import printable
 from dsa_bench.splits.dense import CHUNK_VARIABLE
@@ -40,10 +41,25 @@ class OneValue:
 
 def exported_ops(splits_map: SplitsMap) -> list[str]:
     """The operators that the map has cells of. Raises BadInput if there is none."""
-    ops = [op for op in WORDS if any(table.op == op and table.cells for table in splits_map.tables)]
+    ops = [op for op in WORDS if any(table.cells for table in _exported(splits_map, op))]
     if not ops:
         raise BadInput("the map holds no cell, so no value can be chosen; tune again")
     return ops
+
+
+def unexported(splits_map: SplitsMap) -> str | None:
+    """What a single value of int8-tc leaves out of a map that chose among kernels; None where that is nothing."""
+    rules = sum(len(table.rules) for table in splits_map.tables if table.kernel == DIGITS)
+    if not any(table.kernel == DIGITS for table in splits_map.tables):
+        return None
+    return (
+        f"the map also chose among kernels: its {rules} rules that take {DIGITS} have no option there and are left out"
+    )
+
+
+def _exported(splits_map: SplitsMap, op: str) -> list[AnyTable]:
+    """The tables whose values the options hold: of decode those of int8-tc."""
+    return [table for table in splits_map.tables if table.op == op and table.kernel != DIGITS]
 
 
 def single_value(splits_map: SplitsMap, op: str = "decode") -> OneValue:
@@ -51,7 +67,7 @@ def single_value(splits_map: SplitsMap, op: str = "decode") -> OneValue:
 
     Regret of median times against each cell's least. Raises BadInput for a map without cells.
     """
-    cells = [(table, cell) for table in splits_map.tables if table.op == op for cell in table.cells]
+    cells = [(table, cell) for table in _exported(splits_map, op) for cell in table.cells]
     if not cells:
         raise BadInput("the map holds no cell, so no value can be chosen; tune again")
     values = {0} | {int(value) for _, cell in cells for value in cell.us}

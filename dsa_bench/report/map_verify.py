@@ -11,6 +11,7 @@ from dsa_bench.model.cell_key import AttentionShape, attention_shape_of_key
 from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.map_parts import WORDS
 from dsa_bench.model.record import Check
+from dsa_bench.model.request import DIGITS
 from dsa_bench.model.run import Run
 from dsa_bench.model.text import printable
 from dsa_bench.report.swept import SweptCell, place_of, swept_cells
@@ -33,12 +34,13 @@ class Verified:
     """One cell: the map's value against the automatic rule's.
 
     sizes             of the shape, by name: rows, context and candidates, or rows, capacity and length
-    value             the map's, under the name that maps have for it
+    kernel, value     the map's, the value under the name that maps have for it
     ratio, low, high  time of the map's choice / time of the automatic rule's, with an interval for all cells together;
                       None where one of the two has no times
     """
 
     sizes: Mapping[str, int]
+    kernel: str
     value_name: str
     value: int
     rounds: int
@@ -55,33 +57,36 @@ class Verified:
     @property
     def label(self) -> str:
         """The launch as rules are looked up by."""
-        return ", ".join(f"{name} {size}" for name, size in self.sizes.items() if name not in ("context", "length"))
+        sizes = (f"{name} {size}" for name, size in self.sizes.items() if name not in ("context", "length"))
+        return ", ".join([*sizes, *([self.kernel] if self.kernel == DIGITS else [])])
 
 
 def verified_cells(run: Run, margin: float = MARGIN) -> list[Verified]:
     """Every cell of a run that measured a map; one in which nothing could be timed is INVALID."""
     op = "dense" if run.header.plan.get("op") == "dense" else "decode"
-    cells = swept_cells(run, op) if run.visits else []
+    cells = swept_cells(run, op, together=op == "decode") if run.visits else []
     timed = {cell.shape.key for cell in cells}
     lost = {check.cell: check for check in run.checks if check.cell not in timed and TUNED in check.rules}
     return [*(_verified(cell, 1 - 0.05 / len(cells), margin) for cell in cells), *map(_untimed, lost.values())]
 
 
 def _untimed(check: Check) -> Verified:
-    asked = _asked(attention_shape_of_key(check.cell), max(check.requested, default=AUTOMATIC), 0)
+    asked = _asked(attention_shape_of_key(check.cell), check.kernel, max(check.requested, default=AUTOMATIC), 0)
     return Verified(*asked, None, None, None, Gain.INVALID, f"{check.variant}: {check.status}: {check.reason}")
 
 
-def _asked(shape: AttentionShape, value: int, rounds: int) -> tuple[Mapping[str, int], str, int, int]:
+def _asked(shape: AttentionShape, kernel: str, value: int, rounds: int) -> tuple[Mapping[str, int], str, str, int, int]:
     """The first fields of Verified."""
-    return place_of(shape), WORDS["dense" if isinstance(shape, DenseShape) else "decode"].value, value, rounds
+    return place_of(shape), kernel, WORDS["dense" if isinstance(shape, DenseShape) else "decode"].value, value, rounds
 
 
 def _verified(cell: SweptCell, confidence: float, margin: float) -> Verified:
     tuned = next((check for check in cell.checks.values() if TUNED in check.rules), None)
-    automatic = next((check for check in cell.checks.values() if AUTOMATIC in check.requested), None)
+    automatic = next(
+        (one for one in cell.checks.values() if one.kernel == cell.kernel and AUTOMATIC in one.requested), None
+    )
     value = AUTOMATIC if tuned is None else max(tuned.requested, default=AUTOMATIC)
-    asked = _asked(cell.shape, value, len(cell.rounds))
+    asked = _asked(cell.shape, cell.kernel if tuned is None else tuned.kernel, value, len(cell.rounds))
     if tuned is None or automatic is None:
         lacking = "the map's choice" if tuned is None else "the automatic rule"
         return Verified(*asked, None, None, None, Gain.INVALID, f"{lacking} was not measured here")
@@ -114,11 +119,13 @@ def verified_text(cells: Sequence[Verified]) -> str:
 
 
 def _table(cells: Sequence[Verified], heading: str) -> list[str]:
-    lines: list[tuple[str, ...]] = [(*cells[0].sizes, heading, "map / auto", "interval", "gain")]
+    several = ("kernel",) if len({cell.kernel for cell in cells}) > 1 else ()
+    lines: list[tuple[str, ...]] = [(*cells[0].sizes, *several, heading, "map / auto", "interval", "gain")]
     for cell in cells:
         ratio = "-" if cell.ratio is None else f"{cell.ratio:.3f}"
         interval = "-" if cell.low is None or cell.high is None else f"{cell.low:.3f}-{cell.high:.3f}"
-        lines.append((*map(str, (*cell.sizes.values(), cell.value)), ratio, interval, cell.gain.value))
+        kernel = (cell.kernel,) if several else ()
+        lines.append((*map(str, (*cell.sizes.values(), *kernel, cell.value)), ratio, interval, cell.gain.value))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(map(str.rjust, line, widths)) for line in lines]
 

@@ -9,8 +9,9 @@ from dsa_bench.dispatch.explain_map import Explained
 from dsa_bench.dispatch.look_up import MapTable
 from dsa_bench.model.documents import to_json
 from dsa_bench.model.map_parts import WORDS
-from dsa_bench.model.splits_map import AnyCell, AnyRegret, AnyRule, AnyTable, SplitsMap
-from dsa_bench.model.text import printable
+from dsa_bench.model.request import DIGITS
+from dsa_bench.model.splits_map import AnyCell, AnyRegret, AnyRule, AnyTable, MapCell, SplitsMap
+from dsa_bench.model.text import printable, short
 from dsa_bench.splits.map_values import launched_splits
 
 
@@ -41,9 +42,9 @@ def _table_lines(table: AnyTable) -> list[str]:
         for at, cell in enumerate(cells_of(rule, table)):
             asked = (_range(rule.rows), _range(rule.size), str(rule.value)) if not at else ("", "", "")
             us = _launch_us(table, cell, rule.value)
-            ratio, low, high = cell.ratio
+            auto, auto_us, (ratio, low, high) = _without_map(cell)
             ties = " ".join(map(str, cell.ties)) or "-"
-            measured = (f"{cell.rows}x{cell.size}", f"{us:.2f}", str(cell.auto), f"{cell.auto_us:.2f}", str(cell.best))
+            measured = (f"{cell.rows}x{cell.size}", f"{us:.2f}", auto, f"{auto_us:.2f}", str(cell.best))
             grid.append((*asked, *measured, f"{ratio:.3f}", f"{low:.3f}-{high:.3f}", ties))
     if table.rules:
         widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
@@ -78,6 +79,14 @@ def cells_of(rule: AnyRule, table: AnyTable) -> list[AnyCell]:
     ]
 
 
+def _without_map(cell: AnyCell) -> tuple[str, float, tuple[float, float, float]]:
+    """(what a launch gets without the map, its time in us, time of the table's best / that time with its interval)."""
+    other = cell.against if isinstance(cell, MapCell) else None
+    if other is None:
+        return str(cell.auto), cell.auto_us, cell.ratio
+    return f"{short(other.kernel)} {other.tiles_per_split}", other.us, other.ratio
+
+
 def _launch_us(table: AnyTable, cell: AnyCell, target: int) -> float:
     """The cell's time of whatever the target launches; the map was checked to hold it."""
     asked = launched_splits(table, cell.size, target)
@@ -89,7 +98,8 @@ def explained_text(explained: Explained) -> str:
     one = explained
     of_value = WORDS[one.op].of_value
     shape = f"rows {one.rows}, {one.said}"
-    chosen = f"{one.value} {of_value}" if one.value else f"the automatic rule, {one.automatic} {of_value}"
+    without = f"the automatic rule, {_of_kernel(one.automatic_kernel)}{one.automatic} {of_value}"
+    chosen = f"{_of_kernel(one.kernel)}{one.value} {of_value}" if one.value else without
     lines = [f"{one.outcome}: {shape}: {chosen}, {_count(one.splits, 'split')}", f"file: {one.file}"]
     if one.here is not None:
         lines.append(one.here)
@@ -97,10 +107,13 @@ def explained_text(explained: Explained) -> str:
         lines.append(f"table: {one.table.name}, {one.table.cta_slots} CTA slots")
         lines += _evidence(one)
     if one.value:
-        lines.append(
-            f"without the map: the automatic rule, {one.automatic} {of_value}, {_count(one.automatic_splits, 'split')}"
-        )
+        lines.append(f"without the map: {without}, {_count(one.automatic_splits, 'split')}")
     return "\n".join(printable(line) for line in lines)
+
+
+def _of_kernel(kernel: str) -> str:
+    """A kernel before its value: int8-tc, whose option that is, and the one of dense decode are not named."""
+    return f"{kernel}, " if kernel == DIGITS else ""
 
 
 def _evidence(one: Explained) -> list[str]:
@@ -113,12 +126,12 @@ def _evidence(one: Explained) -> list[str]:
     if cell is None:
         between = "" if rule is None else "; it lies between measured cells that share the rule"
         return [*lines, f"measured: not this shape{between}"]
-    ratio, low, high = cell.ratio
+    auto, auto_us, (ratio, low, high) = _without_map(cell)
     ties = f"; not told apart: {', '.join(map(str, cell.ties))}" if cell.ties else ""
     return [
         *lines,
-        f"measured: best {cell.best} at {cell.us[str(cell.best)]:.2f} us, automatic {cell.auto} at "
-        f"{cell.auto_us:.2f} us, ratio {ratio:.3f} [{low:.3f}, {high:.3f}]{ties}",
+        f"measured: best {cell.best} at {cell.us[str(cell.best)]:.2f} us, automatic {auto} at "
+        f"{auto_us:.2f} us, ratio {ratio:.3f} [{low:.3f}, {high:.3f}]{ties}",
     ]
 
 
@@ -127,10 +140,10 @@ def explained_content(explained: Explained) -> dict[str, Any]:
     one = explained
     return {
         "schema": "dsa-bench/map-explain", "schema_version": 1, "outcome": one.outcome, "file": one.file,
-        "here": one.here, "table": one.table and one.table.name, "rows": one.rows, **one.sizes,
+        "here": one.here, "table": one.table and one.table.name, "kernel": one.kernel, "rows": one.rows, **one.sizes,
         WORDS[one.op].value: one.value, "splits": one.splits, "automatic": one.automatic,
-        "automatic_splits": one.automatic_splits, "rule": one.rule and to_json(one.rule),
-        "cell": one.cell and to_json(one.cell),
+        "automatic_kernel": one.automatic_kernel, "automatic_splits": one.automatic_splits,
+        "rule": one.rule and to_json(one.rule), "cell": one.cell and to_json(one.cell),
     }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from dsa_bench.model.shape import SparseShape
 from dsa_bench.report.cells import cell_order, cell_shape
 from dsa_bench.splits.dense import parse_rule
 from dsa_bench.splits.geometry import AUTOMATIC
+from dsa_bench.splits.kernels import automatic_among
 from dsa_bench.splits.registry import AUTO, MODEL, RULE_NAMES, Rule, named_rules
 from dsa_bench.stats.paired_times import paired_times
 
@@ -88,10 +89,11 @@ class Chosen:
     reason: str | None = None
 
 
-def swept_cells(run: Run, op: str = "decode") -> list[SweptCell]:
+def swept_cells(run: Run, op: str = "decode", *, together: bool = False) -> list[SweptCell]:
     """Every cell of an operator with a split kernel and a complete round, in numeric order of the shape.
 
-    op  "decode" or "dense"
+    op        "decode" or "dense"
+    together  whether all kernels of a shape are one cell of decode, that of the one that runs without a map
     Raises NothingSwept if there is none, BadInput if one was measured with two timers or L2 modes.
     """
     checks: dict[str, dict[str, Check]] = {}
@@ -103,11 +105,19 @@ def swept_cells(run: Run, op: str = "decode") -> list[SweptCell]:
     for cell, _, visits in complete_rounds(run):
         if cell in checks:
             rounds.setdefault(cell, []).append(visits)
-    cells = [
-        _swept_cell(kernel, of_kernel, rounds[cell])
-        for cell in sorted(rounds, key=cell_order)
-        for kernel, of_kernel in _by_kernel(checks[cell]).items()
-    ]
+    capability = run.header.device.get("compute_capability")
+    cells: list[SweptCell] = []
+    for cell in sorted(rounds, key=cell_order):
+        by_kernel = _by_kernel(checks[cell])
+        if together:
+            shape = attention_shape_of_key(cell)
+            kernel = (
+                next(iter(by_kernel))
+                if isinstance(shape, DenseShape)
+                else automatic_among(shape, [*by_kernel], capability)
+            )
+            by_kernel = {kernel: {**by_kernel[kernel], **checks[cell]}}
+        cells += [_swept_cell(kernel, of_kernel, rounds[cell]) for kernel, of_kernel in by_kernel.items()]
     if not cells:
         raise NothingSwept(f"the run has no complete round of a split kernel in {op}; record one with `{op} --record`")
     return cells

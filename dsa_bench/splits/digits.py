@@ -3,9 +3,11 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from dsa_bench.model.errors import BadInput
 from dsa_bench.model.shape import ceil_div
+from dsa_bench.model.text import quoted
 from dsa_bench.splits.rules import MAX_SPLITS, capped_splits
 
 FEW_HEADS, ALL_HEADS = 4, 12
@@ -67,9 +69,36 @@ def asked_digit_splits(
     """
     if min(tiles, rows, kv_heads, group) <= 0:
         return DigitSplits(ALL_HEADS, 0, 0)
-    splits = capped_splits(tiles, target)
-    if clusters:
-        splits = max((size for size in CLUSTERS if size <= splits and clusters.get(size, 0)), default=1)
+    splits = asked_cluster(tiles, target, clusters)
     fits = rows * kv_heads * ceil_div(group, FEW_HEADS) <= clusters.get(splits, 0)
     heads = FEW_HEADS if fits and splits in FEW_HEADS_CLUSTERS else ALL_HEADS
     return DigitSplits(heads, splits, ceil_div(group, heads))
+
+
+def asked_cluster(tiles: int, target: int, clusters: Mapping[int, int]) -> int:
+    """The splits alone of asked_digit_splits, which do not depend on the rows."""
+    splits = capped_splits(tiles, target)
+    return (
+        max((size for size in CLUSTERS if size <= splits and clusters.get(size, 0)), default=1) if clusters else splits
+    )
+
+
+def smallest_digit_target(tiles: int, splits: int, clusters: Mapping[int, int]) -> int | None:
+    """The smallest tiles per split that becomes so many splits; None where none does."""
+    return next((target for target in range(1, tiles + 1) if asked_cluster(tiles, target, clusters) == splits), None)
+
+
+def cluster_counts(recorded: Mapping[str, int] | None) -> Mapping[int, int]:
+    """Clusters as rules take them, of those that a record or a map holds."""
+    return NO_CLUSTERS if recorded is None else {int(size): count for size, count in recorded.items()}
+
+
+def recorded_clusters(device: Mapping[str, Any]) -> Mapping[int, int]:
+    """The clusters that a header says its device holds. Raises BadInput for what are none."""
+    recorded = device.get("clusters")
+    try:
+        if recorded is not None and any(type(count) is not int or count < 0 for count in recorded.values()):
+            raise ValueError
+        return cluster_counts(recorded)
+    except (AttributeError, ValueError) as error:
+        raise BadInput(f"the header's device has clusters {quoted(recorded)}, which are no counts by size") from error

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from dsa_bench.model.map_parts import Target
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import DIGITS
 from dsa_bench.model.shape import SparseShape
@@ -18,7 +19,7 @@ def explain_cell(
     kernels: Sequence[str],
     tiles_per_split: Sequence[int],
     rules: Mapping[str, Rule] = NO_RULES,
-    tuned: int | None = None,
+    tuned: Target | None = None,
 ) -> list[str]:
     """One line for the cell, then one for each launch and each requested value or rule that leads to it."""
     variants = effective_variants(geometry, shape, kernels, tiles_per_split, rules, tuned)

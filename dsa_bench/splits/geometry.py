@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from dsa_bench.model.device import DeviceSlots
+from dsa_bench.model.map_parts import Target
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import DIGITS, RULED_KERNELS, SPLIT_KERNELS
 from dsa_bench.model.shape import Op, SparseShape, ceil_div
@@ -164,19 +165,19 @@ def effective_variants(
     kernels: Iterable[str],
     tiles_per_split: Iterable[int],
     rules: Mapping[str, Rule] = NO_RULES,
-    tuned: int | None = None,
+    tuned: Target | None = None,
 ) -> list[VariantPlan]:
     """Every distinct launch once, in the order asked for; values and rules that lead to the same launch share it.
 
-    tuned  the value of a tuned map, which is measured as well
+    tuned  what a tuned map chooses, which is measured as well
     """
     by_name: dict[str, VariantPlan] = {}
     for kernel in kernels:
         planned = [geometry.plan(kernel, shape, value) for value in _requested(kernel, shape.op, tiles_per_split)]
         if kernel in RULED_KERNELS and shape.op == "decode":
             planned += [rule_plan(kernel, shape, geometry.slots, rule) for rule in rules.values()]
-            if tuned is not None:
-                planned.append(replace(geometry.plan(kernel, shape, tuned), rules=(TUNED,)))
+        if tuned is not None and kernel == tuned.kernel:
+            planned.append(replace(geometry.plan(kernel, shape, tuned.value), rules=(TUNED,)))
         for variant in planned:
             known = by_name.get(variant.name)
             if known is not None:

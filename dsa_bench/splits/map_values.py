@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: MIT
 """What the value of a tuned map launches: tiles per split, or of dense decode a chunk."""
 
+from collections.abc import Mapping
+
 from dsa_bench.model.cell_key import AttentionShape
 from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.dense_map import DenseTable
+from dsa_bench.model.map_parts import Target
+from dsa_bench.model.request import DIGITS
 from dsa_bench.model.splits_map import AnyTable
 from dsa_bench.splits.dense import chunk_of, fixed
+from dsa_bench.splits.digits import asked_cluster, cluster_counts, smallest_digit_target
 from dsa_bench.splits.rules import capped_splits
 from dsa_bench.splits.targets import smallest_target
 
@@ -14,6 +19,8 @@ def launched_splits(table: AnyTable, size: int, value: int) -> int:
     """Splits of a launch of that size (tiles, or capacity); two values that give as many are one launch."""
     if isinstance(table, DenseTable):
         return fixed(size, 1, value).splits
+    if table.kernel == DIGITS:
+        return asked_cluster(size, value, cluster_counts(table.clusters))
     return capped_splits(size, value, table.max_splits)
 
 
@@ -22,15 +29,21 @@ def size_of(shape: AttentionShape) -> int:
     return shape.capacity if isinstance(shape, DenseShape) else shape.tiles
 
 
-def splits_of(shape: AttentionShape, value: int) -> int:
-    """Splits of a shape's launch at a value."""
+def splits_of(shape: AttentionShape, target: Target, clusters: Mapping[int, int]) -> int:
+    """Splits of a shape's launch of a target. clusters: those that the device holds."""
     if isinstance(shape, DenseShape):
-        return fixed(shape.capacity, shape.rows, value).splits
-    return capped_splits(shape.tiles, value)
+        return fixed(shape.capacity, shape.rows, target.value).splits
+    if target.kernel == DIGITS:
+        return asked_cluster(shape.tiles, target.value, clusters)
+    return capped_splits(shape.tiles, target.value)
 
 
-def value_of(shape: AttentionShape, splits: int) -> int | None:
-    """The value that stands for all that launch so many splits of a shape; None where no value does."""
+def target_of(shape: AttentionShape, kernel: str, splits: int, clusters: Mapping[int, int]) -> Target | None:
+    """The target that stands for all that launch so many splits of a shape; None where none does."""
     if isinstance(shape, DenseShape):
-        return chunk_of(shape.capacity, splits)
-    return smallest_target(shape.tiles, splits)
+        value = chunk_of(shape.capacity, splits)
+    elif kernel == DIGITS:
+        value = smallest_digit_target(shape.tiles, splits, clusters)
+    else:
+        value = smallest_target(shape.tiles, splits)
+    return None if value is None else Target(kernel, value)

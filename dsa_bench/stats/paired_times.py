@@ -24,7 +24,7 @@ class PairedTimes:
     """The variants of a cell that compete: right, and timed.
 
     times     variant -> one time in us a round, in the order of the checks; empty where no rounds can be paired
-    control   second visits of the variant that is kept, in the same rounds; None where a round lacks one
+    control   second visits of one variant, `controlled`, in the same rounds; None where a round lacks one
     rounds    the indices of the rounds in which all of `times` have a time, ascending
     complete  the cell's complete rounds, with those that lack a time
     left_out  variant -> why it does not compete
@@ -34,6 +34,7 @@ class PairedTimes:
     l2: str
     times: dict[str, FloatArray]
     control: FloatArray | None
+    controlled: str | None
     rounds: IntArray
     complete: int
     left_out: dict[str, str]
@@ -61,12 +62,15 @@ def paired_times(checks: Sequence[Check], rounds: Sequence[Sequence[Visit]], kee
             else:
                 left_out[check.variant] = read.gaps(check.variant)
     common = _share_rounds(timed, read, keep, left_out)
-    control = None if keep is None else read.series(keep, common, control=True)
+    controlled = read.controlled if read.controlled in timed else None
+    control = None if controlled is None else read.series(controlled, common, control=True)
+    paired = control is not None and 0 < len(control) == len(common)
     return PairedTimes(
         timer=timer,
         l2=l2,
         times={variant: np.array(read.series(variant, common)) for variant in timed},
-        control=np.array(control) if control and len(control) == len(common) else None,
+        control=np.array(control) if paired else None,
+        controlled=controlled if paired else None,
         rounds=np.array(common, np.int64),
         complete=len(rounds),
         left_out={check.variant: left_out[check.variant] for check in checks if check.variant in left_out},
@@ -135,6 +139,11 @@ class _Read:
             for visit in visits:
                 self._visits.setdefault((visit.variant, visit.control), {})[visit.round] = visit
         self.rounds = sorted(visits[0].round for visits in rounds)
+
+    @property
+    def controlled(self) -> str | None:
+        """The variant with second visits, if any has them."""
+        return next((variant for variant, control in self._visits if control), None)
 
     def timed(self, variant: str) -> set[int]:
         """Rounds in which the variant has a time."""

@@ -14,7 +14,7 @@ from dsa_bench.model.request import MIN_TUNED_ROUNDS, DataSpec, Policy, SparseRe
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.model.splits_map import AnyRegret
 from dsa_bench.splits.geometry import AUTOMATIC
-from dsa_bench.sweep.map_tables import KERNEL
+from dsa_bench.splits.kernels import INT8_TC, TUNED_KERNELS
 from dsa_bench.sweep.tuned_map import Tuned
 
 GPU_ROWS, GPU_CANDIDATES, GPU_TILES = (1, 2, 4, 8), (512, 1024, 2048, 4096, 8192), (1, 2, 3, 4, 6, 8, 16)
@@ -26,8 +26,14 @@ CPU_BATCH, CPU_CAPACITY, CPU_CHUNKS = (1,), (512, 1024), (128, 256, 512, 1024)
 """Of dense decode."""
 
 
+def default_tuned_kernels(on_gpu: bool) -> tuple[str, ...]:
+    """The kernels that a map chooses among where none is named: on the CPU the second computes as the first."""
+    return TUNED_KERNELS if on_gpu else (INT8_TC,)
+
+
 def tune_request(
     on_gpu: bool,
+    kernels: Sequence[str] | None,
     rows: Sequence[int] | None,
     candidates: Sequence[int] | None,
     tiles_per_split: Sequence[int] | None,
@@ -45,7 +51,7 @@ def tune_request(
     values = tiles_per_split or (GPU_TILES if on_gpu else CPU_TILES)
     return SparseRequest(
         shapes=tuple(SparseShape(r, context, n, *heads) for r, n in itertools.product(rows, candidates)),
-        kernels=(KERNEL,),
+        kernels=tuple(kernels or default_tuned_kernels(on_gpu)),
         tiles_per_split=(AUTOMATIC, *(value for value in values if value != AUTOMATIC)),
         data=data,
         policy=policy,

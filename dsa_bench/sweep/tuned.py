@@ -9,55 +9,69 @@ from pathlib import Path
 from dsa_bench.backends.base import Backend
 from dsa_bench.backends.dense import DenseBackend
 from dsa_bench.dispatch.facts import DENSE_KERNEL, dense_launch_facts, launch_facts
-from dsa_bench.dispatch.look_up import MapTable, applicable
+from dsa_bench.dispatch.look_up import LaunchFacts, MapTable, applicable
+from dsa_bench.dispatch.target import find_target
 from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.dense_map import DenseTable
 from dsa_bench.model.dense_request import AUTO_RULE, DenseRequest
 from dsa_bench.model.errors import BadInput, CannotMeasure
+from dsa_bench.model.map_parts import Target
 from dsa_bench.model.request import DataSpec, MapFile, Policy, SparseRequest
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.model.splits_map import AnyTable, SplitsMap, SplitTable
 from dsa_bench.splits.geometry import AUTOMATIC
-from dsa_bench.sweep.map_tables import KERNEL
+from dsa_bench.splits.kernels import INT8_TC, TUNED_KERNELS
 
 
 def with_tuned(
     request: SparseRequest, backend: Backend, file: str, splits_map: SplitsMap, warn: Callable[[str], None]
 ) -> SparseRequest:
-    """The request with the map's choice and the automatic rule for each shape, as a dispatcher here would choose.
+    """The request with the map's choice and the automatic rule for each shape, as a dispatcher here would choose of
+    the kernels that are measured.
 
     A map that does not hold for this device or these launches chooses the automatic rule, with a warning.
     """
-    if request.kernels and KERNEL not in request.kernels:
-        raise BadInput(f"--splits {file}: chooses splits of {KERNEL}, and --kernels leaves it out")
-    holding, said = applicable(splits_map, launch_facts(backend, KERNEL, request.shapes[0], request.policy.l2))
-    for line in said:
-        warn(f"{file}: {line}")
+    request = request.on(backend.device.backend)
+    if INT8_TC not in request.kernels:
+        raise BadInput(f"--splits {file}: chooses splits of {INT8_TC}, and --kernels leaves it out")
+    tables: dict[LaunchFacts, MapTable | None] = {}
+
+    def look_up(facts: LaunchFacts, rows: int, tiles: int) -> tuple[int | None, str]:
+        if facts not in tables:
+            tables[facts], said = applicable(splits_map, facts)
+            for line in said:
+                warn(f"{file}: {line}")
+        table = tables[facts]
+        return None if table is None else table.value(rows, tiles), ""
+
+    tuned = {table.kernel for table in splits_map.tables if table.op == "decode"}
+    kernels = [kernel for kernel in request.kernels if kernel == INT8_TC or kernel in tuned]
+    l2 = request.policy.l2
     return replace(
         request,
         tiles_per_split=tuple(dict.fromkeys((AUTOMATIC, *request.tiles_per_split))),
-        tuned=tuple(_value(holding, shape) for shape in request.shapes),
+        tuned=tuple(find_target(backend, look_up, shape, l2, kernels).target for shape in request.shapes),
     )
-
-
-def _value(holding: MapTable | None, shape: SparseShape) -> int:
-    value = None if holding is None else holding.value(shape.rows, shape.tiles)
-    return AUTOMATIC if value is None else value
 
 
 def verify_request(table: SplitTable, rounds: int, timer: str, data: DataSpec) -> SparseRequest | None:
     """Every measured cell of the table that has a rule, with its value; None for a table without a rule."""
     look_up = MapTable(table)
-    tuned: dict[SparseShape, int] = {}
+    tuned: dict[SparseShape, Target] = {}
+    kernels = {table.kernel}
     for cell in table.cells:
         value = look_up.value(cell.rows, cell.tiles)
         if value is not None:
             heads = (table.group * table.kv_heads, table.kv_heads, table.head_size)
-            tuned[SparseShape(cell.rows, table.policy.context, cell.tiles * table.tile, *heads)] = value
+            tuned[SparseShape(cell.rows, table.policy.context, cell.tiles * table.tile, *heads)] = Target(
+                table.kernel, value
+            )
+            kernels |= set() if cell.against is None else {cell.against.kernel}
     if not tuned:
         return None
     policy = Policy(rounds, None, timer, _l2(table))
-    return SparseRequest(tuple(tuned), (KERNEL,), (AUTOMATIC,), data, policy, tuned=tuple(tuned.values()))
+    measured = tuple(kernel for kernel in TUNED_KERNELS if kernel in kernels)
+    return SparseRequest(tuple(tuned), measured, (AUTOMATIC,), data, policy, tuned=tuple(tuned.values()))
 
 
 def verify_dense_request(table: DenseTable, rounds: int, timer: str, seed: int) -> DenseRequest | None:
@@ -118,7 +132,7 @@ def _l2(table: AnyTable) -> str:
 def refuse_elsewhere(file: str, splits_map: SplitsMap, table: SplitTable, here: Backend) -> None:
     """Raises CannotMeasure where the table does not hold for this device, kernel or L2 mode, naming what differs."""
     of_heads = SparseShape(1, 1, 1, table.group * table.kv_heads, table.kv_heads, table.head_size)
-    facts = launch_facts(here, KERNEL, of_heads, _l2(table))
+    facts = launch_facts(here, table.kernel, of_heads, _l2(table))
     holding, said = applicable(replace(splits_map, tables=(table,)), facts)
     if holding is None:
         raise CannotMeasure(f"{file}: cannot be verified here: {said[0]}")

@@ -13,16 +13,17 @@ from dsa_bench.dispatch.map_file import map_text, parse_map
 from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.documents import Misfit
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.request import MIN_TUNED_ROUNDS
+from dsa_bench.model.request import DIGITS, MIN_TUNED_ROUNDS
 from dsa_bench.model.run import Run
 from dsa_bench.model.splits_map import (
     MapDevice,
     SplitsMap,
 )
+from dsa_bench.splits.kernels import TUNED_KERNELS
 from dsa_bench.splits.map_values import size_of
 from dsa_bench.stats.verdict import MARGIN
 from dsa_bench.sweep.cell_times import CellTimes, LostCell, cells_of_run
-from dsa_bench.sweep.map_tables import KERNEL, decode_table, dense_table, heads_of
+from dsa_bench.sweep.map_tables import KernelFacts, decode_tables, dense_tables, heads_of
 from dsa_bench.sweep.scored_cell import score_cell
 
 
@@ -43,7 +44,7 @@ class Tuned:
 
 
 def tuned_map(run: Run, *, context: int | None = None, margin: float = MARGIN, where: str = "the run") -> Tuned:
-    """The map of a run's cells of decode or dense decode: a table for each head geometry (and type) and L2 mode.
+    """The map of a run's cells of decode or dense decode: a table for each set of heads (and type), L2 mode and kernel.
 
     context  only cells with so many positions, or of dense decode with so many live keys
     where    how errors name the run
@@ -51,14 +52,14 @@ def tuned_map(run: Run, *, context: int | None = None, margin: float = MARGIN, w
     entry, or if the record lacks what a map says of its device.
     """
     dense = run.header.plan.get("op") == "dense"
-    kernel = DENSE_KERNEL if dense else KERNEL
-    found = cells_of_run(run, kernel, context, "dense" if dense else "decode")
+    kernels = (DENSE_KERNEL,) if dense else TUNED_KERNELS
+    found = cells_of_run(run, kernels, context, "dense" if dense else "decode")
     cells = [cell for cell in found if isinstance(cell, CellTimes)]
     lost = [cell for cell in found if isinstance(cell, LostCell)]
     if not found:
         of_context = "" if context is None else f" with {'length' if dense else 'context'} {context}"
         op = "dense" if dense else "decode"
-        raise BadInput(f"{where}: holds no {op} cell of {kernel}{of_context}; measure some with tune --record FILE")
+        raise BadInput(f"{where}: holds no {op} cell of {kernels[0]}{of_context}; measure some with tune --record FILE")
     complete = [(cell.shape, cell.complete) for cell in cells] + [(cell.shape, 0) for cell in lost if cell.unfinished]
     for shape, rounds in complete:
         if rounds < MIN_TUNED_ROUNDS:
@@ -68,18 +69,18 @@ def tuned_map(run: Run, *, context: int | None = None, margin: float = MARGIN, w
             )
     _refuse_two_in_one(cells, where)
     groups: dict[tuple[Any, ...], list[CellTimes]] = {}
-    make = dense_table if dense else decode_table
+    make = dense_tables if dense else decode_tables
     for cell in cells:
         groups.setdefault((*heads_of(cell.shape), cell.l2), []).append(cell)
     scored = {key: [score_cell(cell, len(group), margin) for cell in group] for key, group in sorted(groups.items())}
-    slots = _cta_slots(run, kernel, where)
+    measured = {target.kernel for cell in cells for target in cell.times}
+    facts = [_facts(run, kernel, where) for kernel in kernels if kernel in measured or kernel == kernels[0]]
     made = SplitsMap(
         created=run.header.created,
         generator=f"dsa-bench {run.header.version}",
         device=_device(run.header.device),
         tables=tuple(
-            make(group, [one.shape for one in lost], run.header.kernel_hashes.get(kernel, ""), slots, margin)
-            for group in scored.values()
+            table for group in scored.values() for table in make(group, [one.shape for one in lost], facts, margin)
         ),
     )
     try:
@@ -126,13 +127,15 @@ def _device(device: Mapping[str, Any]) -> MapDevice:
     return MapDevice(*(cast(Any, device.get(name)) for name in names))
 
 
-def _cta_slots(run: Run, kernel: str, where: str) -> int:
-    """Resident CTAs of the kernel on the whole device, as recorded."""
-    device = run.header.device
+def _facts(run: Run, kernel: str, where: str) -> KernelFacts:
+    """The kernel's hash and what of it is resident on the whole device at once, as recorded."""
+    device, kernel_hash = run.header.device, run.header.kernel_hashes.get(kernel, "")
+    if kernel == DIGITS:  # one CTA fills a multiprocessor
+        return KernelFacts(kernel, kernel_hash, cast(Any, device.get("sm_count")), device.get("clusters"))
     sms, resident = device.get("sm_count"), device.get("resident_ctas")
     if type(resident) is not int or type(sms) is not int:
         raise BadInput(
             f"{where}: its header does not say how many CTAs of {kernel} one SM holds (device.resident_ctas), which "
             "a map needs; record it again"
         )
-    return sms * resident
+    return KernelFacts(kernel, kernel_hash, sms * resident)

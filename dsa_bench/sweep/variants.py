@@ -103,7 +103,7 @@ def cell_variants(request: SparseRequest, place: Place, shape: SparseShape) -> l
     if not request.sides:
         rules = named_rules(request.rules, request.costs)
         asked = (request.measured_kernels, request.tiles_per_split)
-        return effective_variants(geometry, shape, *asked, rules, request.tuned_value(shape))
+        return effective_variants(geometry, shape, *asked, rules, request.tuned_target(shape))
     by_name: dict[str, VariantPlan] = {}
     for choice in cell_choices(request, place, shape):
         assert choice.variant is not None

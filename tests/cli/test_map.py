@@ -11,7 +11,7 @@ from map_doubles import A100, DAMAGED, cell, splits_map, table
 
 from dsa_bench.backends.cpu.backend import CpuBackend
 from dsa_bench.dispatch.map_file import map_text, read_map, write_map
-from dsa_bench.model.splits_map import MapDevice, MapRule, SplitsMap
+from dsa_bench.model.splits_map import Against, MapDevice, MapRule, SplitsMap, SplitTable
 
 
 @pytest.fixture
@@ -233,3 +233,74 @@ def test_explain_names_the_option_that_is_too_large(
     assert outcome.code == 2
     assert said in outcome.error
     assert "context" not in outcome.error
+
+
+def of_digits(*rules: MapRule, **changes: Any) -> SplitTable:
+    """A table of `int8-digits` beside `table()`: at 8 rows a cluster of 8 beats what int8-tc takes."""
+    us = {"1": 11.0, "3": 9.0}
+    against = Against("int8-tc", 1, 11.9, (0.756, 0.75, 0.76))
+    cells = (cell(8, 32, us, 3, auto=1, against=against),)
+    fields: dict[str, Any] = {"kernel": "int8-digits", "cta_slots": 132, "clusters": {"16": 7, "8": 15, "1": 132}}
+    return table(**{**fields, "cells": cells, "rules": rules or (MapRule((8, 8), (32, 32), 3),), **changes})
+
+
+def test_a_map_of_two_kernels_is_shown_with_what_each_rule_replaces(command: Any, tmp_path: Path) -> None:
+    file = written(tmp_path / "both.json", splits_map(table(), of_digits()))
+    assert command("map", "validate", file).out == f"{file}: valid, tables 2, cells 5, rules 2\n"
+    lines = command("map", "show", file).out.splitlines()
+    assert lines[12].startswith("decode int8-digits, heads 24/2, head size 256, L2 cold, 132 CTA slots, kernel abab")
+    assert lines[15].split() == [
+        "8",
+        "32",
+        "3",
+        "8x32",
+        "9.00",
+        "int8-tc",
+        "1",
+        "11.90",
+        "3",
+        "0.756",
+        "0.750-0.760",
+        "-",
+    ]
+    assert read_map(Path(file)) == splits_map(table(), of_digits())
+
+
+def test_only_the_values_of_int8_tc_are_exported_and_that_is_said(command: Any, tmp_path: Path) -> None:
+    """ONNX Runtime's option is int8-tc's: a value of a cluster must not be read as one of it."""
+    file = written(tmp_path / "both.json", splits_map(table(), of_digits()))
+    alone = written(tmp_path / "alone.json", splits_map())
+    outcome = command("map", "export", "ort", file)
+    assert outcome.out == command("map", "export", "ort", alone).out
+    assert "its 1 rules that take int8-digits have no option there and are left out" in outcome.err
+    assert "int8-digits" not in command("map", "export", "ort", alone).err
+    outcome = command("map", "export", "ort", written(tmp_path / "digits.json", splits_map(of_digits())))
+    assert (outcome.code, "holds no cell" in outcome.error) == (2, True)
+
+
+def test_a_map_of_two_kernels_explains_which_a_launch_gets(command: Any, tmp_path: Path, here: SplitsMap) -> None:
+    """On the CPU backend there are no clusters, so 3 tiles per split are 11 splits."""
+    (first,) = here.tables
+    backend = CpuBackend()
+    facts = {"cta_slots": backend.device.sm_count, "kernel_hash": backend.kernel_hash("int8-digits"), "l2": "none"}
+    backend.close()
+    file = written(tmp_path / "both.json", replace(here, tables=(first, of_digits(clusters=None, **facts))))
+    found = explained(command, file, "--rows", "8", "--candidates", "2048")
+    assert [found[name] for name in ("outcome", "kernel", "tiles_per_split", "splits", "automatic_kernel")] == [
+        "hit", "int8-digits", 3, 11, "int8-tc",
+    ]  # fmt: skip
+    found = explained(command, file, "--rows", "2", "--candidates", "2048")
+    assert [found[name] for name in ("outcome", "kernel", "tiles_per_split")] == ["hit", "int8-tc", 2]
+    text = command("map", "explain", file, "--rows", "8", "--candidates", "2048", "--backend", "cpu").out
+    assert text.startswith("hit: rows 8, candidates 2048 (32 tiles): int8-digits, 3 tiles per split, 11 splits\n")
+    assert "automatic int8-tc 1 at 11.90 us, ratio 0.756 [0.750, 0.760]" in text
+
+
+def test_contradicting_kernels_are_refused_where_maps_are_joined(command: Any, tmp_path: Path) -> None:
+    one = written(tmp_path / "a.json", splits_map())
+    other = written(tmp_path / "b.json", splits_map(of_digits()))
+    assert command("map", "merge", one, other).code == 0
+    cells = tuple(cell(rows, 32, {"1": 11.0, "3": 9.0}, 3) for rows in (4, 8))
+    meets = written(tmp_path / "c.json", splits_map(of_digits(MapRule((4, 8), (32, 32), 3), cells=cells)))
+    outcome = command("map", "merge", one, meets)
+    assert (outcome.code, "one launch cannot take" in outcome.error) == (2, True)

@@ -68,7 +68,7 @@ def test_the_tuned_value_is_measured_beside_the_automatic_rule(
     assert [(row["rows"], row["tiles_per_split_requested"], row["rules"], row["splits"]) for row in rows] == [
         (1, [0], [], 4), (1, [4], ["map"], 2), (2, [0], ["map"], 2),
     ]  # fmt: skip
-    assert read_run(record).header.plan["tuned"] == [4, 0]
+    assert read_run(record).header.plan["tuned"] == [["int8-tc", 4], ["int8-tc", 0]]
     text = command("report", str(record)).out
     assert "4 = map" in text
     assert "auto = map" in text

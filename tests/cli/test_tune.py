@@ -393,10 +393,15 @@ def test_the_default_grids(command: Any) -> None:
         itertools.product((1, 2, 4, 8), (512, 1024, 2048, 4096, 8192))
     )
     assert {one["tiles_per_split"] for one in gpu["requested"]} == {0, 1, 2, 3, 4, 6, 8, 16}
-    assert (gpu["policy"]["l2"], gpu["policy"]["rounds"], gpu["kernels"]) == ("cold", 16, ["int8-tc"])
+    assert (gpu["policy"]["l2"], gpu["policy"]["rounds"], gpu["kernels"]) == (
+        "cold", 16, ["int8-tc", "int8-digits"],
+    )  # fmt: skip
     cpu = plan(command, "--backend", "cpu")
     assert len({(one["rows"], one["candidates"]) for one in cpu["requested"]}) == 4
     assert cpu["estimate_s"] < 60
+    assert cpu["kernels"] == plan(command, "--kernels", "int8-tc")["kernels"] == ["int8-tc"]
+    outcome = command("tune", "--plan", "--kernels", "int8-digits")
+    assert (outcome.code, "must name int8-tc, which runs where no rule holds" in outcome.err) == (2, True)
     assert plan(command, "--precision", "0.5%")["policy"]["rounds"] == 64
 
 

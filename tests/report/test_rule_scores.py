@@ -214,7 +214,7 @@ def test_regret_and_tune_read_one_record_alike(sweep: Sweep) -> None:
     for splits, rounds in ((16, (5,)), (8, (0, 1, 2, 3, 9)), (4, (12, 13))):
         made = lacking(made, splits, rounds)
     run = made.run()
-    (swept,), (tuned,) = swept_cells(run), cells_of_run(run, "int8-tc")
+    (swept,), (tuned,) = swept_cells(run), cells_of_run(run, ("int8-tc",))
     assert isinstance(tuned, CellTimes)
     assert swept.rounds.tolist() == tuned.rounds.tolist()
     assert list(swept.left_out.items()) == tuned.failed
@@ -222,7 +222,7 @@ def test_regret_and_tune_read_one_record_alike(sweep: Sweep) -> None:
     mixed = replace(
         run, visits=[visit._replace(timer="events" if visit.round > 7 else "cupti") for visit in run.visits]
     )
-    for read in (swept_cells, lambda mixed: cells_of_run(mixed, "int8-tc")):
+    for read in (swept_cells, lambda mixed: cells_of_run(mixed, ("int8-tc",))):
         with pytest.raises(BadInput, match="cupti, L2 none and events, L2 none, which are never compared"):
             read(mixed)
 

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.errors import BadInput
+from dsa_bench.model.map_parts import Target
 from dsa_bench.splits.dense import MAX_SPLITS, RULES, chunk_of, dense_variants, fixed, requested_chunk, seed_adaptive
-from dsa_bench.splits.map_values import size_of, splits_of, value_of
+from dsa_bench.splits.map_values import size_of, splits_of, target_of
 
 SHAPE = DenseShape(4096, 2600)
 
@@ -71,4 +72,5 @@ def test_names_and_values() -> None:
         None,
         None,
     ]
-    assert (size_of(SHAPE), splits_of(SHAPE, 256), value_of(SHAPE, 16)) == (4096, 16, 256)
+    chunk = Target("fast", 256)
+    assert (size_of(SHAPE), splits_of(SHAPE, chunk, {}), target_of(SHAPE, "fast", 16, {})) == (4096, 16, chunk)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsa_bench.model.splits_map import MapRule
-from dsa_bench.sweep.fewest_rules import fewest_rules
+from dsa_bench.sweep.fewest_rules import FoundRule, fewest_rules
 
 ROWS, TILES = (1, 2, 4), (8, 16, 32)
 GRID = list(itertools.product(ROWS, TILES))
@@ -21,19 +20,19 @@ Accepted = dict[tuple[int, int], dict[int, float]]
 def test_neighbours_that_share_a_value_are_one_rule() -> None:
     """C4, vllm-project/vllm#52192: rows 3 lies between rows 2 and 4, which share it; rows 1 does not."""
     cells: Accepted = {(1, 32): {}, (2, 32): {2: 0.0}, (4, 32): {2: 0.0, 3: 1.0}}
-    assert fewest_rules(cells) == (MapRule((2, 4), (32, 32), 2),)
+    assert fewest_rules(cells) == (FoundRule((2, 4), (32, 32), 2),)
 
 
 def test_a_rule_never_spans_a_cell_that_does_not_share_it() -> None:
     cells: Accepted = {(2, 32): {2: 0.0}, (4, 32): {}, (8, 32): {2: 0.0}}
-    assert fewest_rules(cells) == (MapRule((2, 2), (32, 32), 2), MapRule((8, 8), (32, 32), 2))
+    assert fewest_rules(cells) == (FoundRule((2, 2), (32, 32), 2), FoundRule((8, 8), (32, 32), 2))
     hole: Accepted = {shape: {2: 0.0} for shape in GRID if shape != (2, 16)}
-    assert not any(rule.rows[0] <= 2 <= rule.rows[1] and rule.tiles == (8, 32) for rule in fewest_rules(hole))
+    assert not any(rule.rows[0] <= 2 <= rule.rows[1] and rule.size == (8, 32) for rule in fewest_rules(hole))
 
 
 def test_a_shared_value_may_be_nobodys_first_choice() -> None:
     cells: Accepted = {(1, 8): {2: 0.0, 3: 0.6}, (2, 8): {3: 0.4, 4: 0.0}}
-    assert fewest_rules(cells) == (MapRule((1, 2), (8, 8), 3),)
+    assert fewest_rules(cells) == (FoundRule((1, 2), (8, 8), 3),)
     assert fewest_rules({}) == ()
 
 
@@ -55,10 +54,10 @@ def test_there_are_no_fewer(accepted: list[set[int]]) -> None:
     rules = fewest_rules(cells)
     assert len(rules) == min(partitions(frozenset(shape for shape in GRID if cells[shape]), cells))
     for shape in GRID:
-        values = [rule.tiles_per_split for rule in rules if holds(rule, shape)]
+        values = [rule.value for rule in rules if holds(rule, shape)]
         assert len(values) == bool(cells[shape])
         assert set(values) <= set(cells[shape])
-    assert list(rules) == sorted(rules, key=lambda rule: (rule.rows[0], rule.tiles[0]))
+    assert list(rules) == sorted(rules, key=lambda rule: (rule.rows[0], rule.size[0]))
 
 
 DEFAULT = list(itertools.product((1, 2, 4, 8), (8, 16, 32, 64, 128)))
@@ -93,13 +92,13 @@ def test_the_search_is_exact_on_the_default_grid(seed: int, share: float) -> Non
     }
     rules = fewest_rules(cells)
     distance = sum(
-        cells[shape][rule.tiles_per_split] for shape in DEFAULT for rule in rules if holds(rule, shape)
+        cells[shape][rule.value] for shape in DEFAULT for rule in rules if holds(rule, shape)
     )  # fmt: skip
     assert (len(rules), distance) == best_plan(frozenset(shape for shape in DEFAULT if cells[shape]), cells, {})
 
 
-def holds(rule: MapRule, shape: tuple[int, int]) -> bool:
-    return rule.rows[0] <= shape[0] <= rule.rows[1] and rule.tiles[0] <= shape[1] <= rule.tiles[1]
+def holds(rule: FoundRule, shape: tuple[int, int]) -> bool:
+    return rule.rows[0] <= shape[0] <= rule.rows[1] and rule.size[0] <= shape[1] <= rule.size[1]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,17 +46,18 @@ def time_points(cell: SweptCell) -> list[TimePoint]:
 
 
 def draw(subject: Subject) -> "Figure":
-    """A panel for each context and list length, a line for each number of rows."""
-    cells = [cell for cell in subject.choices if time_points(cell)]
+    """A panel for each context and list length, a line for each kernel and number of rows."""
+    offered = {cell.shape.key for cell in subject.choices if time_points(cell)}
+    cells = [cell for cell in subject.swept if cell.shape.key in offered and time_points(cell)]
     if not cells:
         raise NothingToDraw("no tiles per split were asked for")
-    groups = grouped(cells, lambda cell: tuple(swept_place(cell).values()))
+    groups = grouped(cells, lambda cell: tuple(_panel(cell).values()))
     figure = new_figure("Decode time against tiles per split", subject.about(), 1.5 + 2.4 * -(-len(groups) // 3))
     axes = grid_of(figure, len(groups), 3)
     rows = sorted({cell.sparse.rows for cell in cells})
     times = [point.time_us for cell in cells for point in time_points(cell)]
     subs = (1.0, 2.0, 5.0) if max(times) > 8 * min(times) else (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
-    headings = titles([swept_place(group[0]) for group in groups], ("context", "candidates"))
+    headings = titles([_panel(group[0]) for group in groups], ("context", "candidates"))
     for at, (ax, group, heading) in enumerate(zip(axes, groups, headings, strict=True)):
         ticks = sorted({float(point.tiles_per_split) for cell in group for point in time_points(cell)})
         plain_log(ax, "x", 2, ticks)
@@ -74,14 +75,22 @@ def draw(subject: Subject) -> "Figure":
     return figure
 
 
+def _panel(cell: SweptCell) -> dict[str, str]:
+    """What tells a panel from others: kernels share one, to be compared in it."""
+    return {name: value for name, value in swept_place(cell).items() if name != "kernel"}
+
+
 def _draw_cell(ax: "Axes", cell: SweptCell, at: int) -> None:
     points = time_points(cell)
+    style: dict[str, Any] = {} if cell.is_ruled else {"linestyle": (0, (1, 1)), "markerfacecolor": "white"}
     color = COLORS[at % len(COLORS)]
     x = [point.tiles_per_split for point in points]
     y = [point.time_us for point in points]
     below = [point.time_us - point.low_us for point in points]
     above = [point.high_us - point.time_us for point in points]
-    ax.plot(x, y, color=color, marker=MARKERS[at % len(MARKERS)], markersize=4.5, linewidth=1.4, label=_label(cell))
+    ax.plot(
+        x, y, color=color, marker=MARKERS[at % len(MARKERS)], markersize=4.5, linewidth=1.4, label=_label(cell), **style
+    )
     ax.errorbar(x, y, [below, above], linestyle="none", color=color, capsize=2.5)
 
 

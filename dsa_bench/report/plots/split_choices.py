@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsa_bench.dispatch.look_up import LaunchFacts, MapTable, applicable
+from dsa_bench.model.device import clusters_text
 from dsa_bench.model.shape import TILE
 from dsa_bench.report.plots.canvas import COLORS, legend_below, new_figure, plain_log
 from dsa_bench.report.plots.subject import Subject, swept_place, titles
 from dsa_bench.report.swept import SweptCell
-from dsa_bench.splits.rules import capped_splits
+from dsa_bench.splits.digits import recorded_clusters
+from dsa_bench.splits.map_values import launched_splits
 from dsa_bench.stats.several import tie_set
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def split_choices(subject: Subject) -> tuple[list[SplitChoice], list[str]]:
 def _tuned(table: MapTable, cell: SweptCell, automatic: int | None) -> int | None:
     """Outside its rules a map leaves the launch to the automatic rule."""
     target = table.value(cell.sparse.rows, cell.sparse.tiles)
-    return automatic if target is None else capped_splits(cell.sparse.tiles, target)
+    return automatic if target is None else launched_splits(table.table, cell.sparse.tiles, target)
 
 
 def _table(subject: Subject, cell: SweptCell) -> tuple[MapTable | None, list[str]]:
@@ -67,11 +69,13 @@ def _table(subject: Subject, cell: SweptCell) -> tuple[MapTable | None, list[str
         return None, [
             "the map is not used: the record does not say how many CTAs were resident; say it with --resident N"
         ]
+    clusters = {} if cell.is_ruled else {str(size): count for size, count in recorded_clusters(device).items()}
     facts = LaunchFacts(
         op="decode", kernel=cell.kernel, kernel_hash=next(iter(cell.checks.values())).kernel_hash,
         device=str(device.get("name")), compute_capability=device.get("compute_capability"),
-        sm_count=subject.slots.sms, cta_slots=subject.slots.ctas, tile=TILE, head_size=shape.head_size,
-        group=shape.group, kv_heads=shape.kv_heads, l2=cell.l2, driver=device.get("driver"),
+        sm_count=subject.slots.sms, cta_slots=subject.slots.ctas if cell.is_ruled else subject.slots.sms,
+        clusters=clusters_text(clusters) or None, tile=TILE, head_size=shape.head_size, group=shape.group,
+        kv_heads=shape.kv_heads, l2=cell.l2, driver=device.get("driver"),
         runtime=device.get("runtime"),
     )  # fmt: skip
     return applicable(subject.tuned, facts)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: MIT
+"""Maps that choose among kernels, from recorded sweeps whose times are made up: the truth is known."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sweep_doubles import H200
+
+from dsa_bench.dispatch.map_file import map_text, parse_map
+from dsa_bench.model.documents import Misfit
+from dsa_bench.model.errors import BadInput
+from dsa_bench.model.map_parts import Target
+from dsa_bench.model.request import DataSpec
+from dsa_bench.model.shape import SparseShape
+from dsa_bench.model.splits_map import MapRule, SplitTable
+from dsa_bench.report.map_verify import Gain, verified_cells
+from dsa_bench.sweep.tune import summary_of, warnings_of
+from dsa_bench.sweep.tuned import verify_request
+from dsa_bench.sweep.tuned_map import Tuned, tuned_map
+
+
+def shape(rows: int, candidates: int = 2048) -> SparseShape:
+    return SparseShape(rows, 8192, candidates)
+
+
+def tc(_: SparseShape, tiles: int) -> float:
+    """32 tiles, automatic 1 with 1 to 4 rows and 2 with 8: what one tile and four cost."""
+    return {1: 8.0, 2: 8.0, 4: 9.0, 8: 14.0}[tiles]
+
+
+def tables(tuned: Tuned) -> dict[str, SplitTable]:
+    return {table.kernel: table for table in tuned.splits_map.tables if isinstance(table, SplitTable)}
+
+
+def times(**us: float) -> Any:
+    """Of clusters, by tiles of the longest split."""
+    return lambda _, tiles: us[f"t{tiles}"]
+
+
+def test_a_kernel_that_is_surely_faster_is_a_rule_of_its_own_table(sweep: Any) -> None:
+    """4 rows: a cluster of 8 is automatic, 4 tiles; 16 is launched in two waves."""
+    tuned = tuned_map(sweep([shape(4)], tc, digits=times(t2=11.7, t4=7.0, t8=12.0)))
+    found = tables(tuned)
+    assert found["int8-tc"].rules == ()
+    assert found["int8-digits"].rules == (MapRule((4, 4), (32, 32), 3),)  # 3 and 4 are one launch, the smaller stands
+    (cell,) = found["int8-digits"].cells
+    assert (cell.auto, cell.best, list(cell.us)) == (3, 3, ["1", "3", "8"])
+    assert cell.against is not None
+    assert (cell.against.kernel, cell.against.tiles_per_split) == ("int8-tc", 1)
+    assert cell.against.ratio[0] == pytest.approx(7 / 8, rel=0.02)
+    assert found["int8-tc"].cells[0].against is None
+    facts = found["int8-digits"]
+    assert (facts.kernel_hash, facts.cta_slots, facts.clusters) == ("2" * 16, 132, H200.clusters)
+    assert (found["int8-tc"].cta_slots, found["int8-tc"].clusters) == (396, None)
+    assert found["int8-tc"].validation == facts.validation
+
+
+@pytest.mark.parametrize("digits", [8.0, 8.0 / 1.005, 9.0])
+def test_a_kernel_that_is_no_more_than_the_margin_faster_is_no_rule(sweep: Any, digits: float) -> None:
+    """Do no harm: 20 sweeps of equal kernels, and of one 0.5 % or less faster, take what runs without a map."""
+    for seed in range(20):
+        made = tuned_map(sweep([shape(4)], tc, digits=times(t2=12.0, t4=digits, t8=13.0), seed=seed))
+        assert [table.rules for table in made.splits_map.tables] == [(), ()]
+
+
+def test_a_tie_of_two_kernels_goes_to_the_one_that_runs_without_a_map(sweep: Any) -> None:
+    """8 rows, automatic 2: 4 tiles of int8-tc and a cluster of 6 are equally fast, and both surely faster."""
+    fast = lambda _, tiles: {1: 14.0, 2: 13.0, 4: 11.0, 8: 15.0}[tiles]  # noqa: E731
+    for seed in range(10):
+        found = tables(tuned_map(sweep([shape(8)], fast, digits=times(t2=20.0, t4=15.0, t6=11.0, t8=12.0), seed=seed)))
+        assert (found["int8-tc"].rules, found["int8-digits"].rules) == ((MapRule((8, 8), (32, 32), 4),), ())
+
+
+def test_where_int8_digits_runs_without_a_map_a_rule_may_take_int8_tc(sweep: Any) -> None:
+    """1 row of 32 tiles on an H200; on a device of another capability it is int8-tc that runs."""
+    slow = times(t2=10.0, t4=11.0, t8=14.0)
+    found = tables(tuned_map(sweep([shape(1)], tc, digits=slow)))
+    assert (found["int8-tc"].rules, found["int8-digits"].rules) == ((MapRule((1, 1), (32, 32), 1),), ())
+    (cell,) = found["int8-tc"].cells
+    assert cell.against is not None
+    assert (cell.against.kernel, cell.against.tiles_per_split, cell.auto) == ("int8-digits", 1, 1)
+    other = replace(H200, compute_capability="10.0")
+    assert [one.rules for one in tables(tuned_map(sweep([shape(1)], tc, digits=slow, device=other))).values()] == [
+        (),
+        (),
+    ]
+
+
+def test_rules_of_two_kernels_are_as_few_as_they_can_be_and_never_meet(sweep: Any) -> None:
+    def digits(of: SparseShape, tiles: int) -> float:
+        return {2: 11.7, 4: 6.0, 6: 12.0, 8: 12.0}[tiles] if of.rows < 8 else 20.0
+
+    def of_tc(of: SparseShape, tiles: int) -> float:
+        return 7.0 if of.rows == 8 and tiles == 4 else tc(of, tiles)
+
+    shapes = [shape(rows) for rows in (2, 4, 8)]
+    tuned = tuned_map(sweep(shapes, of_tc, digits=digits))
+    found = tables(tuned)
+    assert found["int8-digits"].rules == (MapRule((2, 4), (32, 32), 3),)
+    assert found["int8-tc"].rules == (MapRule((8, 8), (32, 32), 4),)
+    validation = found["int8-tc"].validation
+    assert validation.regret_map is not None
+    assert validation.regret_map.mean == pytest.approx(0, abs=0.01)
+    assert validation.held_out is not None
+    assert validation.held_out.mean > 0.05  # without a cell no rule reaches it
+    assert [line.partition(":")[0] for line in summary_of(tuned)] == [table.name for table in found.values()]
+
+
+def test_a_shape_without_a_time_of_int8_digits_stays_in_the_table_of_int8_tc(sweep: Any) -> None:
+    """Its automatic launch was wrong, so none of its launches competes, and the map says so."""
+    run = sweep([shape(4)], tc, digits=times(t2=5.0, t4=5.0, t8=5.0), control=1.0)
+    checks = [
+        replace(one, status="wrong_result", reason="out[0] is 9") if one.variant == "int8-digits/splits=8" else one
+        for one in run.checks
+    ]
+    visits = [visit for visit in run.visits if visit.variant != "int8-digits/splits=8"]
+    tuned = tuned_map(replace(run, checks=checks, visits=visits))
+    assert [table.kernel for table in tuned.splits_map.tables] == ["int8-tc"]
+    said = list(warnings_of(tuned))
+    assert any(
+        "int8-digits/splits=16 does not compete" in line and "has no times to compare with" in line for line in said
+    )
+
+
+def test_rules_of_two_kernels_for_one_launch_are_a_contradiction(sweep: Any) -> None:
+    tuned = tuned_map(sweep([shape(4)], tc, digits=times(t2=11.7, t4=7.0, t8=12.0)))
+    content = json.loads(map_text(tuned.splits_map))
+    content["tables"][0]["rules"] = [{"rows": [4, 4], "tiles": [32, 32], "tiles_per_split": 2}]
+    with pytest.raises(Misfit, match="one launch cannot take int8-digits and int8-tc") as refused:
+        parse_map(json.dumps(content).encode())
+    assert refused.value.place == "/tables/1/rules/0"
+
+
+@pytest.mark.parametrize(
+    ("clusters", "said"), [({"016": 7}, "is no size"), ({"a": 7}, "is no size"), ({"16": -1}, "must be an integer")]
+)
+def test_clusters_that_are_none_are_named_with_their_place(sweep: Any, clusters: Any, said: str) -> None:
+    content = json.loads(map_text(tuned_map(sweep([shape(4)], tc, digits=times(t2=9.0, t4=7.0, t8=9.0))).splits_map))
+    content["tables"][1]["clusters"] = clusters
+    with pytest.raises(Misfit, match=said) as refused:
+        parse_map(json.dumps(content).encode())
+    assert refused.value.place.startswith("/tables/1/clusters")
+
+
+@pytest.mark.parametrize("clusters", [7, {"16": "7"}, {"x": 7}, {"16": -1}])
+def test_a_record_whose_clusters_are_no_counts_is_refused(sweep: Any, clusters: Any) -> None:
+    run = sweep([shape(4)], tc, digits=times(t2=9.0, t4=7.0, t8=9.0))
+    header = replace(run.header, device={**run.header.device, "clusters": clusters})
+    with pytest.raises(BadInput, match="no counts by size"):
+        tuned_map(replace(run, header=header))
+
+
+@pytest.mark.parametrize(("digits", "gain"), [(7.0, Gain.HOLDS), (8.5, Gain.GONE)])
+def test_a_rule_of_another_kernel_is_verified_against_what_runs_without_a_map(
+    sweep: Any, digits: float, gain: Gain
+) -> None:
+    run = sweep([shape(4)], tc, values=(0,), digits=times(t4=digits))
+    checks = [replace(one, rules=("map",)) if one.kernel == "int8-digits" else one for one in run.checks]
+    (cell,) = verified_cells(replace(run, checks=checks))
+    assert (cell.gain, cell.kernel) == (gain, "int8-digits")
+    assert cell.ratio == pytest.approx(digits / 8, rel=0.01)
+    assert "int8-digits" in cell.label
+
+
+def test_a_verification_measures_both_kernels(sweep: Any) -> None:
+    found = tables(tuned_map(sweep([shape(4)], tc, digits=times(t2=11.7, t4=7.0, t8=12.0))))
+    request = verify_request(found["int8-digits"], 16, "auto", DataSpec())
+    assert request is not None
+    assert request.kernels == ("int8-tc", "int8-digits")
+    assert request.tuned == (Target("int8-digits", 3),)
+    assert verify_request(found["int8-tc"], 16, "auto", DataSpec()) is None
