@@ -152,7 +152,8 @@ class Runtime(Protocol):
     def launches(
         self, variant: VariantPlan, shape: SparseShape, call: SparseCall, workspace: TensorView | None, stream: int
     ) -> list[Enqueue]:
-        """The kernels of one call, in order. `workspace` holds the partials of variant.split; None for prefill."""
+        """The kernels of one call, in order. `workspace` holds the partials of variant.split; None where there are
+        none: for prefill, and for `int8-digits`, which a runtime launches in clusters alone."""
         ...
 
     def zero(self, out: TensorView, stream: int) -> list[Enqueue]:

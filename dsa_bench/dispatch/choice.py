@@ -5,24 +5,24 @@ It depends on the call's sizes, its scale, its addresses and the device, never o
 and a captured launch agree.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dsa_bench.dispatch.facts import Host, launch_facts
-from dsa_bench.dispatch.gates import CallFacts, Gate, KernelName, choose_kernel
-from dsa_bench.dispatch.look_up import LaunchFacts
+from dsa_bench.dispatch.gates import DECODE_ROWS, CallFacts, Gate, KernelName, choose_kernel
 from dsa_bench.dispatch.options import DispatchOptions, Setting
+from dsa_bench.dispatch.target import FoundTarget, LookUp, find_target
 from dsa_bench.model.plan import SplitPlan, VariantPlan
+from dsa_bench.model.request import DIGITS
 from dsa_bench.model.shape import Op, SparseShape
 from dsa_bench.model.text import printable
 from dsa_bench.splits.geometry import AUTOMATIC, unsplit_plan
+from dsa_bench.splits.kernels import INT8_TC, TUNED_KERNELS
 
 Basis = Literal["option", "map", "rule"]
-LookUp = Callable[[LaunchFacts, int, int], tuple[int | None, str]]
-"""(facts, rows, tiles) -> (tiles per split or None, what was found, in words): TunedMap.tiles_per_split."""
 MEASURED_AS: dict[KernelName, tuple[Op, str]] = {
-    "int8-tc decode": ("decode", "int8-tc"),
+    "int8-digits decode": ("decode", DIGITS),
+    "int8-tc decode": ("decode", INT8_TC),
     "decode_grouped": ("decode", "previous"),
     "int8-ws prefill": ("prefill", "int8-ws"),
     "int8-tc prefill": ("prefill", "int8-tc"),
@@ -80,13 +80,15 @@ class Choice:
 def choose(
     call: CallFacts, context: int, options: DispatchOptions, host: Host, look_up: LookUp, l2: str = "cold"
 ) -> Choice:
-    """The kernel by its gates; the splits of `int8-tc decode` by the knob if positive, else the map, else seed_wave.
+    """The kernel by its gates; the splits of `int8-tc decode` by the knob if positive, else the map, else seed_wave;
+    those of `int8-digits decode` by the map, else digit_splits.
 
     context  capacity of the cache      l2  the mode that a map's table must have been tuned for
 
     Raises what choose_kernel does.
     """
-    gated = choose_kernel(call, options)
+    preferred = _preferred(call, context, options, host, look_up, l2)
+    gated = choose_kernel(call if preferred is None else replace(call, preferred=preferred.target.kernel), options)
     if gated.kernel == "none":
         nothing = "no rows, heads or candidates"
         return Choice("none", gated.gates, options.settings, None, None, "rule", nothing, "map: not asked")
@@ -97,10 +99,27 @@ def choose(
         variant, why = unsplit_plan(kernel, shape), "one CTA per row and KV head, unsplit"
     elif kernel == "previous":
         variant, why = host.geometry.plan(kernel, shape, None), host.geometry.why(kernel, shape, None)
+    elif kernel == DIGITS:
+        assert preferred is not None, "its gates ask for it"
+        variant, found = host.geometry.plan(kernel, shape, preferred.target.value), preferred.found
+        basis, why = "map", f"{preferred.target.value} tiles per split tuned"
+        if not preferred.by_map:
+            basis, why = "rule", f"measured to be faster here; {host.geometry.why(kernel, shape, AUTOMATIC)}"
     else:
         asked, basis, why, found = _tiles_per_split(shape, options, host, look_up, l2)
         variant = host.geometry.plan(kernel, shape, asked)
     return Choice(gated.kernel, gated.gates, options.settings, shape, variant, basis, why, found)
+
+
+def _preferred(
+    call: CallFacts, context: int, options: DispatchOptions, host: Host, look_up: LookUp, l2: str
+) -> FoundTarget | None:
+    """What the map, or without a rule the automatic choice, gives a decode call; None where only one kernel is on."""
+    sizes = (call.candidates, call.query_heads, call.kv_heads, call.head_size)
+    switches = options.decode_int8_tc.value and options.decode_int8_digits.value
+    if not switches or not all(sizes) or not 1 <= call.rows <= DECODE_ROWS:
+        return None
+    return find_target(host, look_up, SparseShape(call.rows, context, *sizes, "decode"), l2, TUNED_KERNELS)
 
 
 def _tiles_per_split(

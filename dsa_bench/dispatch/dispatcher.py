@@ -16,7 +16,7 @@ from dsa_bench.dispatch.tuned import TunedMap
 from dsa_bench.model.call import SparseCall, TensorView
 from dsa_bench.model.errors import BadInput, WorkspaceTooSmall
 from dsa_bench.model.plan import SplitPlan
-from dsa_bench.model.request import L2_MODES
+from dsa_bench.model.request import DIGITS, L2_MODES
 from dsa_bench.model.shape import SparseShape, ceil_div
 from dsa_bench.model.text import quoted
 
@@ -60,7 +60,7 @@ class PreparedCall:
 
 
 class Dispatcher:
-    """Takes each call to the kernel that its gates allow, with the splits of the knob, the tuned map or seed_wave.
+    """Takes each call to the kernel that its gates allow, with the splits of the knob, the tuned map or its own rule.
 
     options  by name, as strings (dsa_bench.dispatch.options); the environment and then the defaults answer for others
     splits   the tuned map's file; by default DSA_BENCH_SPLITS, or none
@@ -138,10 +138,11 @@ class Dispatcher:
             return PreparedCall(choice, enqueues, (call,))
         partials = None
         if choice.shape.op == "decode":
-            needed = partial_bytes(choice.shape, choice.plan)
-            partials = self._own_workspace(place, pointer, needed) if given is None else given
-            if partials.nbytes < needed:
-                raise _too_small(partials.nbytes, choice)
+            needed = _needed_bytes(choice)
+            if needed:
+                partials = self._own_workspace(place, pointer, needed) if given is None else given
+                if partials.nbytes < needed:
+                    raise _too_small(partials.nbytes, choice)
         enqueues = runtime.launches(choice.variant, choice.shape, call, partials, pointer)
         return PreparedCall(choice, enqueues, (call, partials))
 
@@ -169,12 +170,11 @@ class Dispatcher:
         """
         sizes = sizes_of(rows, candidates, query_heads, kv_heads, head_size)
         needed = 0
-        for addresses in (ALIGNED, {**ALIGNED, "query": 2, "key": 1}):
+        for addresses in (ALIGNED, {**ALIGNED, "out": 2}, {**ALIGNED, "query": 2, "key": 1}):
             runtime = self._runtime(device_of(device))
             facts = CallFacts(*sizes, 0.0, addresses, runtime.site())
             choice = self.choose_for(facts, max(sizes[0], 1), runtime)
-            if choice.shape is not None and choice.shape.op == "decode":
-                needed = max(needed, partial_bytes(choice.shape, choice.plan))
+            needed = max(needed, _needed_bytes(choice))
         return needed
 
     def close(self) -> None:
@@ -204,6 +204,13 @@ class Dispatcher:
 def partial_bytes(shape: SparseShape, plan: SplitPlan) -> int:
     """Bytes of every split's partial: acc [rows, query_heads, splits, head_size], then m and l, all FP32."""
     return shape.rows * shape.query_heads * plan.splits * (shape.head_size + 2) * FLOAT_BYTES
+
+
+def _needed_bytes(choice: Choice) -> int:
+    """Workspace of a choice: of decode its partials; `int8-digits` keeps them in its cluster."""
+    if choice.shape is None or choice.variant is None or choice.shape.op != "decode":
+        return 0
+    return 0 if choice.variant.kernel == DIGITS else partial_bytes(choice.shape, choice.plan)
 
 
 def _sizes(call: SparseCall) -> tuple[int, int, int, int, int]:

@@ -13,10 +13,21 @@ from typing import Literal
 from dsa_bench.dispatch.options import DispatchOptions, Setting
 from dsa_bench.model.call import LaunchSite, LoadedKernel
 from dsa_bench.model.errors import BadInput, CannotMeasure, Unsupported
+from dsa_bench.model.request import DIGITS
+from dsa_bench.splits.kernels import INT8_TC
 
-KernelName = Literal["int8-tc decode", "int8-ws prefill", "int8-tc prefill", "bf16 prefill", "decode_grouped", "none"]
+KernelName = Literal[
+    "int8-digits decode",
+    "int8-tc decode",
+    "int8-ws prefill",
+    "int8-tc prefill",
+    "bf16 prefill",
+    "decode_grouped",
+    "none",
+]
 """`none`: there is nothing to attend to, and an output that is not empty is zeroed."""
 DEVICE_FUNCTION: dict[KernelName, str] = {
+    "int8-digits decode": "decode_digits",
     "int8-tc decode": "decode_int8_tc",
     "int8-ws prefill": "prefill_int8_ws_few",
     "int8-tc prefill": "prefill_int8_tc",
@@ -38,6 +49,7 @@ WS_SM = 90
 WS_CANDIDATES = 512
 """Where `int8-ws` has the instructions that it is made for, and lists from which on it is measured to be the faster one
 (decision 0035)."""
+CLUSTER_SM = 90
 WIDE_BYTES = 16
 OUT_BYTES = 8
 WS_OUT_BYTES = 4
@@ -52,6 +64,7 @@ class CallFacts:
     rows       query tokens of the call (sequence_length)      candidates  capacity of a row's list (max_selected)
     addresses  in bytes, by tensor: query, key, value, key_scale, value_scale, out and workspace
     site       the GPU and what is loaded on it; None on the CPU, where the gates of the device do not apply
+    preferred  the decode kernel that the map gives a call of these sizes, or without a rule the automatic choice
     """
 
     rows: int
@@ -67,6 +80,7 @@ class CallFacts:
     cache_dtype: str = "int8"
     smooth_softmax: bool = False
     local_plus_selected: bool = False
+    preferred: str = INT8_TC
 
     @property
     def group(self) -> int:
@@ -146,14 +160,16 @@ def _loaded(call: CallFacts, function: str) -> LoadedKernel | str:
     return _site(call).kernels.get(function, "it is not loaded here")
 
 
-_SM = GateRule(
-    "SM", f"at least {TENSOR_CORE_SM}", lambda c, _: _site(c).sm, lambda c, _: _site(c).sm >= TENSOR_CORE_SM, True
-)
+def _least_sm(least: int) -> GateRule:
+    return GateRule("SM", f"at least {least}", lambda c, _: _site(c).sm, lambda c, _: _site(c).sm >= least, True)
+
+
+_SM = _least_sm(TENSOR_CORE_SM)
 _WS_SM = GateRule("SM", f"{WS_SM}", lambda c, _: _site(c).sm, lambda c, _: _site(c).sm == WS_SM, True)
 
 
-def _device(kernel: KernelName, sm: GateRule = _SM) -> tuple[GateRule, ...]:
-    """The gates of a tensor-core kernel on the GPU and on its loaded code."""
+def _device(kernel: KernelName, sm: GateRule = _SM, least: int = TENSOR_CORE_SM) -> tuple[GateRule, ...]:
+    """The gates of a tensor-core kernel on the GPU and on its loaded code. least: the PTX target that it needs."""
     function = DEVICE_FUNCTION[kernel]
 
     def loaded(call: CallFacts, _: DispatchOptions) -> object:
@@ -171,7 +187,7 @@ def _device(kernel: KernelName, sm: GateRule = _SM) -> tuple[GateRule, ...]:
 
     def new_enough(call: CallFacts, _: DispatchOptions) -> bool:
         kernel = _loaded(call, function)
-        return not isinstance(kernel, LoadedKernel) or kernel.ptx >= TENSOR_CORE_SM
+        return not isinstance(kernel, LoadedKernel) or kernel.ptx >= least
 
     def fits(call: CallFacts, _: DispatchOptions) -> bool:
         kernel = _loaded(call, function)
@@ -183,7 +199,7 @@ def _device(kernel: KernelName, sm: GateRule = _SM) -> tuple[GateRule, ...]:
             "kernel", f"{function} loaded", loaded, lambda c, _: isinstance(_loaded(c, function), LoadedKernel), True
         ),
         # An image of older PTX runs on a newer GPU with the older architecture's bodies, which are empty here.
-        GateRule("PTX", f"a loaded PTX target of at least {TENSOR_CORE_SM}", ptx, new_enough, True),
+        GateRule("PTX", f"a loaded PTX target of at least {least}", ptx, new_enough, True),
         GateRule("shared memory", "a block that the device allows", smem, fits, True),
     )
 
@@ -208,15 +224,30 @@ _PREFILL_PATH = (
 )  # fmt: skip
 
 _PREFILL_INT8 = _switch(lambda options: options.prefill_int8_tc, "ep.cuda.dsa_prefill_int8_tc")
+_DECODE_INT8 = _switch(lambda options: options.decode_int8_tc, "ep.cuda.dsa_decode_int8_tc")
+_DECODE_ROWS = GateRule(
+    "rows", f"1 to {DECODE_ROWS}", lambda c, _: c.rows, lambda c, _: 1 <= c.rows <= DECODE_ROWS
+)  # fmt: skip
 _READ_WIDE = tuple(_aligned(name, WIDE_BYTES) for name in ("query", "key", "value", "key_scale", "value_scale"))
 """Prefill's query as well, which the seed's list leaves out: ours is read 16 bytes at a time."""
 
 GATES: dict[KernelName, tuple[GateRule, ...]] = {
-    "int8-tc decode": (
-        _switch(lambda options: options.decode_int8_tc, "ep.cuda.dsa_decode_int8_tc"),
+    "int8-digits decode": (
+        _DECODE_INT8, _switch(lambda options: options.decode_int8_digits, "ep.cuda.dsa_decode_int8_digits"),
         GateRule(
-            "rows", f"1 to {DECODE_ROWS}", lambda c, _: c.rows, lambda c, _: 1 <= c.rows <= DECODE_ROWS
+            "ep.cuda.dsa_decode_int8_tc_tiles_per_split", "0, as a value asks for int8-tc",
+            lambda _, options: options.tiles_per_split.found, lambda _, options: options.tiles_per_split.value == 0,
         ),
+        GateRule(
+            "choice", f"{DIGITS} by the map, or where it was measured to be faster",
+            lambda c, _: c.preferred, lambda c, _: c.preferred == DIGITS,
+        ),
+        # Without clusters its splits meet in counters that other calls on one workspace would write over: SM 90 on.
+        _DECODE_ROWS, _SHARED_HEADS, _HEAD_SIZE, _SCALE, _LONGEST_LIST, 
+        *_device("int8-digits decode", _least_sm(CLUSTER_SM), CLUSTER_SM), *_READ_WIDE, _aligned("out", WIDE_BYTES),
+    ),
+    "int8-tc decode": (
+        _DECODE_INT8, _DECODE_ROWS,
         GateRule(
             "group", f"{DECODE_MIN_GROUP} to {MAX_GROUP} query heads per KV head",
             lambda c, _: c.group, lambda c, _: DECODE_MIN_GROUP <= c.group <= MAX_GROUP,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The options of the dispatcher: an explicit option wins over its environment variable, which wins over the default.
 
-Names and grammar are those of seed 000, "Gates and switches" (`int8_ws` is ours): a switch is exactly "0" or "1", the
-knob a non-negative decimal integer; an empty variable is unset, an empty option is a mistake.
+Names and grammar are those of seed 000, "Gates and switches" (`int8_ws` and `int8_digits` are ours): a switch is
+exactly "0" or "1", the knob a non-negative decimal integer; an empty variable is unset, an empty option is a mistake.
 """
 
 import os
@@ -41,10 +41,13 @@ DECODE_INT8_TC = Option("ep.cuda.dsa_decode_int8_tc", "ORT_DSA_DECODE_INT8_TC", 
 TILES_PER_SPLIT = Option(
     "ep.cuda.dsa_decode_int8_tc_tiles_per_split", "ORT_DSA_DECODE_INT8_TC_TILES_PER_SPLIT", 0, INT32_MAX
 )
+DECODE_INT8_DIGITS = Option("ep.cuda.dsa_decode_int8_digits", "ORT_DSA_DECODE_INT8_DIGITS", 1)
 OPTIONS = {
     option.name: option
-    for option in (PREFILL_INT8_TC, PREFILL_INT8_WS, PREFILL_KERNEL, DECODE_INT8_TC, TILES_PER_SPLIT)
-}
+    for option in (
+        PREFILL_INT8_TC, PREFILL_INT8_WS, PREFILL_KERNEL, DECODE_INT8_TC, TILES_PER_SPLIT, DECODE_INT8_DIGITS,
+    )
+}  # fmt: skip
 SPLITS_VARIABLE = "DSA_BENCH_SPLITS"
 
 
@@ -74,11 +77,13 @@ class DispatchOptions:
     prefill_kernel: Setting
     decode_int8_tc: Setting
     tiles_per_split: Setting
+    decode_int8_digits: Setting
 
     @property
     def settings(self) -> tuple[Setting, ...]:
         return (
             self.prefill_int8_tc, self.prefill_int8_ws, self.prefill_kernel, self.decode_int8_tc, self.tiles_per_split,
+            self.decode_int8_digits,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from dsa_bench.dispatch.map_file import read_map
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.splits_map import SplitsMap
 from dsa_bench.model.text import printable
-from dsa_bench.splits.kernels import INT8_TC
+from dsa_bench.splits.kernels import TUNED_KERNELS
 
 
 class MapWarning(UserWarning):
@@ -44,8 +44,9 @@ class TunedMap:
             return None, "map: none"
         if self._map is None:
             return None, f"map: not usable, {self._defect}"
-        if facts.kernel != INT8_TC and all(table.kernel != facts.kernel for table in self._map.tables):
-            return None, f"map: no table of {facts.kernel} in {self._path}"  # maps of int8-tc alone are no mistake
+        tuned = {table.kernel for table in self._map.tables if table.op == facts.op}
+        if facts.kernel not in tuned and tuned & {*TUNED_KERNELS}:  # a map of one kernel alone is no mistake
+            return None, f"map: no table of {facts.kernel} in {self._path}"
         if facts not in self._tables:
             table, warned = applicable(self._map, facts)
             for line in warned:

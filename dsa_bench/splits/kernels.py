@@ -14,7 +14,10 @@ TUNED_KERNELS = (INT8_TC, DIGITS)
 
 
 class Measured(NamedTuple):
-    """Where `int8-digits` was measured to be the faster: closed ranges of rows and tiles, and the heads."""
+    """Where `int8-digits` was measured to be the faster, warm and cold: closed ranges of rows and tiles, and the heads.
+
+    The ends of a range were measured, and what was measured between them agrees.
+    """
 
     rows: tuple[int, int]
     tiles: tuple[int, int]
@@ -22,8 +25,10 @@ class Measured(NamedTuple):
     group: int
 
 
-FASTER_DIGITS: Mapping[str, tuple[Measured, ...]] = MappingProxyType({"9.0": (Measured((1, 1), (32, 32), 2, 12),)})
-"""Compute capability -> shapes. Source: one H200, results/nvidia-h200/decode-digits (decision 0039)."""
+FASTER_DIGITS: Mapping[str, tuple[Measured, ...]] = MappingProxyType(
+    {"9.0": (Measured((1, 1), (8, 128), 2, 12), Measured((2, 2), (8, 16), 2, 12))}
+)
+"""Compute capability -> shapes. Source: one H200, results/nvidia-h200/kernel-choice (decision 0039)."""
 
 
 def automatic_kernel(shape: SparseShape, capability: object) -> str:

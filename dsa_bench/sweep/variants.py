@@ -8,12 +8,13 @@ from pathlib import Path
 
 from dsa_bench.backends.base import Backend
 from dsa_bench.data.files import cell_inputs
-from dsa_bench.dispatch.choice import Choice, LookUp, choose
+from dsa_bench.dispatch.choice import Choice, choose
 from dsa_bench.dispatch.dispatcher import ALIGNED
 from dsa_bench.dispatch.facts import Host
 from dsa_bench.dispatch.gates import CallFacts
 from dsa_bench.dispatch.look_up import LaunchFacts
 from dsa_bench.dispatch.options import OPTIONS, DispatchOptions, Setting, Source, resolve_options
+from dsa_bench.dispatch.target import LookUp
 from dsa_bench.dispatch.tuned import TunedMap
 from dsa_bench.model.call import LaunchSite
 from dsa_bench.model.device import DeviceFacts

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from map_doubles import cell as map_cell
 
+from dsa_bench.backends.cpu.runtime import CpuRuntime
 from dsa_bench.backends.cuda.launch import KernelLaunch
 from dsa_bench.backends.cuda.sparse import SparseLauncher
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.dispatch import dispatcher as module
-from dsa_bench.dispatch.dispatcher import Dispatcher, PreparedCall
-from dsa_bench.dispatch.gates import DEVICE_FUNCTION
+from dsa_bench.dispatch.dispatcher import ALIGNED, Dispatcher, PreparedCall
+from dsa_bench.dispatch.gates import DEVICE_FUNCTION, CallFacts
 from dsa_bench.dispatch.map_file import write_map
 from dsa_bench.dispatch.tuned import MapWarning
 from dsa_bench.model.call import LaunchSite, LoadedKernel
@@ -25,13 +27,16 @@ from dsa_bench.model.errors import BadInput, Unsupported, WorkspaceTooSmall
 from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import SparseShape
+from dsa_bench.model.splits_map import MapDevice, MapRule
 from dsa_bench.oracle.attention import reference
 from dsa_bench.oracle.tolerance import fp32_bound
+from dsa_bench.splits.digits import cluster_counts
 from dsa_bench.splits.geometry import CudaSparse
 
 DECODE = "ep.cuda.dsa_decode_int8_tc"
 KNOB = "ep.cuda.dsa_decode_int8_tc_tiles_per_split"
 PREFILL = "ep.cuda.dsa_prefill_int8_tc"
+DIGITS = "ep.cuda.dsa_decode_int8_digits"
 ON = {DECODE: "1", PREFILL: "1"}
 
 
@@ -53,12 +58,19 @@ def dispatcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dispatcher]:
     made.close()
 
 
+CLUSTERS = {"16": 7, "8": 15, "7": 15, "6": 17, "5": 22, "4": 30, "3": 39, "2": 66, "1": 132}
+"""As an H200's driver counts."""
+
+
 class FakeGpu:
     """A device whose facts are given. It launches nothing."""
 
     def __init__(self, name: str, sm: int, sm_count: int, resident: int, ptx: int | None = None) -> None:
-        self.device = DeviceFacts("cuda", name, sm_count, f"{sm // 10}.{sm % 10}", driver="580.1", runtime="CUDA 13.2")
-        self.geometry = CudaSparse(sm_count * resident)
+        held = CLUSTERS if sm >= 90 else None
+        self.device = DeviceFacts(
+            "cuda", name, sm_count, f"{sm // 10}.{sm % 10}", driver="580.1", runtime="CUDA 13.2", clusters=held
+        )
+        self.geometry = CudaSparse(sm_count * resident, resident, cluster_counts(held))
         self._site = LaunchSite(
             sm, 232448, {function: LoadedKernel(ptx or sm, 75264) for function in DEVICE_FUNCTION.values()}
         )
@@ -263,7 +275,7 @@ def test_the_automatic_rule_gets_the_right_inputs(
 
     1 row of 8192: the rule says 1 tile per split, and the cap of 32 splits makes 4 of it.
     """
-    chosen = on(gpu).choose(rows=rows, candidates=candidates)
+    chosen = on(gpu, {DIGITS: "0"}).choose(rows=rows, candidates=candidates)
     assert (chosen.kernel, chosen.basis) == ("int8-tc decode", "rule")
     assert (chosen.plan.tiles_per_split, chosen.plan.splits) == (tiles_per_split, splits)
 
@@ -281,10 +293,121 @@ def test_the_knob_wins_over_the_map_and_the_map_over_the_rule(
         ({KNOB: "4"}, 4, "option", 8, "map: not asked, the knob is set"),
         ({KNOB: "0"}, 4, "map", 16, "map: hit"),
     ):
-        chosen = on(H200, options, path).choose(rows=rows, candidates=2048)
+        chosen = on(H200, {DIGITS: "0", **options}, path).choose(rows=rows, candidates=2048)
         assert (chosen.basis, chosen.plan.splits) == (basis, splits)
         assert said in chosen.found
     assert on(H200, {}, None).choose(rows=4, candidates=2048).found == "map: none"
+
+
+BOTH: dict[str, str] = {}
+ALONE = {DIGITS: "0"}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "options", "rows", "kernel", "splits"),
+    [
+        (H200, BOTH, 1, "int8-digits decode", 16), (H200, BOTH, 2, "int8-tc decode", 32),
+        (H200, ALONE, 1, "int8-tc decode", 32),
+        (H200, {DIGITS: "1", DECODE: "0"}, 1, "decode_grouped", 32),
+        (H200, {KNOB: "4"}, 1, "int8-tc decode", 8), (A100, BOTH, 1, "int8-tc decode", 32),
+        (H200, BOTH, 128, "int8-ws prefill", 1),
+    ],
+)  # fmt: skip
+def test_without_a_map_int8_digits_runs_where_it_was_measured_to_be_faster(
+    gpu: FakeGpu, options: dict[str, str], rows: int, kernel: str, splits: int, on: Callable[..., Dispatcher]
+) -> None:
+    chosen = on(gpu, options).choose(rows=rows, candidates=2048)
+    assert (chosen.kernel, chosen.plan.splits) == (kernel, splits)
+    if kernel == "int8-digits decode":
+        assert chosen.basis == "rule"
+        assert "measured to be faster here; clusters of 16 with 4 query heads a CTA" in chosen.explain()[0]
+    elif rows == 2:
+        assert any(
+            "int8-digits decode refused by choice" in line and "found int8-tc" in line for line in chosen.explain()
+        )
+
+
+def digits_table(make_table: Any, *rules: MapRule, **changes: Any) -> Any:
+    cells = tuple(map_cell(rows, 32, {"1": 11.0, "3": 9.0}, 3) for rows in (1, 8))
+    facts = {"kernel": "int8-digits", "cta_slots": 132, "clusters": CLUSTERS}
+    return make_table(**{**facts, "cells": cells, "rules": rules or (MapRule((8, 8), (32, 32), 3),), **changes})
+
+
+def test_a_rule_of_the_map_takes_either_kernel(
+    on: Callable[..., Dispatcher], make_map: Any, make_table: Any, tmp_path: Any
+) -> None:
+    """Kernel and geometry together: rows 8 to a cluster of 8, rows 2 to 4 to int8-tc, rows 1 to neither."""
+    path = tmp_path / "splits.json"
+    write_map(path, make_map(make_table(), digits_table(make_table)))
+    for options, rows, kernel, basis, splits in (
+        (BOTH, 8, "int8-digits decode", "map", 8), (BOTH, 4, "int8-tc decode", "map", 16),
+        (BOTH, 1, "int8-digits decode", "rule", 16), (ALONE, 8, "int8-tc decode", "rule", 16),
+        ({**BOTH, KNOB: "1"}, 8, "int8-tc decode", "option", 32),
+    ):  # fmt: skip
+        chosen = on(H200, options, path).choose(rows=rows, candidates=2048)
+        assert (chosen.kernel, chosen.basis, chosen.plan.splits) == (kernel, basis, splits)
+    assert (
+        f"map: hit, 3 tiles per split for rows 8, tiles 32 of {path}"
+        in on(H200, BOTH, path).choose(rows=8, candidates=2048).explain()[-2]
+    )
+    unaligned = {**ALIGNED, "out": 8}
+    facts = CallFacts(8, 2048, 24, 2, 256, 1 / 16, unaligned, H200.site())
+    chosen = on(H200, BOTH, path).choose_for(facts, 8192, H200)  # type: ignore[arg-type]
+    assert (chosen.kernel, [str(gate.name) for gate in chosen.refusals]) == ("int8-tc decode", ["out alignment"])
+
+
+@pytest.mark.parametrize("field", ["kernel_hash", "clusters", "cta_slots"])
+def test_each_kernel_has_its_own_facts_that_must_match(
+    field: str, on: Callable[..., Dispatcher], make_map: Any, make_table: Any, tmp_path: Any
+) -> None:
+    """A table of int8-digits that does not hold is one warning and leaves the rules of int8-tc in force."""
+    wrong: dict[str, Any] = {"kernel_hash": "cd" * 8, "clusters": {**CLUSTERS, "16": 8}, "cta_slots": 131}
+    path = tmp_path / "splits.json"
+    write_map(path, make_map(make_table(), digits_table(make_table, **{field: wrong[field]})))
+    dispatcher = on(H200, BOTH, path)
+    with pytest.warns(MapWarning, match=f"the map is not used: {field} is"):
+        assert dispatcher.choose(rows=8, candidates=2048).kernel == "int8-tc decode"
+    chosen = dispatcher.choose(rows=4, candidates=2048)
+    assert (chosen.kernel, chosen.basis, chosen.plan.splits) == ("int8-tc decode", "map", 16)
+
+
+def test_a_map_of_int8_tc_alone_is_no_mistake_and_keeps_its_rules(
+    on: Callable[..., Dispatcher], make_map: Any, tmp_path: Any
+) -> None:
+    path = tmp_path / "splits.json"
+    write_map(path, make_map())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dispatcher = on(H200, BOTH, path)
+        assert dispatcher.choose(rows=4, candidates=2048).basis == "map"
+        assert dispatcher.choose(rows=1, candidates=2048).kernel == "int8-digits decode"
+
+
+def test_int8_digits_needs_no_workspace_and_what_may_run_in_its_place_has_its_own(
+    on: Callable[..., Dispatcher],
+) -> None:
+    """An output that is not aligned goes to int8-tc, whose partials must fit what was allocated up front."""
+    both, alone = on(H200, BOTH), on(H200, ALONE)
+    assert both.workspace_bytes(rows=1, candidates=2048) == alone.workspace_bytes(rows=1, candidates=2048) > 0
+
+
+def test_the_cpu_backend_takes_int8_digits_by_the_map_alone(make_map: Any, make_table: Any, tmp_path: Any) -> None:
+    inputs = sparse_inputs(SparseShape(8, 4096, 2048), DataSpec(invalid_fraction=0.2))
+    backend = CpuRuntime()
+    device, hashed = backend.device, backend.kernel_hash("int8-digits")
+    backend.close()
+    path, out = tmp_path / "splits.json", np.full_like(inputs.query, 7)
+    made = digits_table(make_table, kernel_hash=hashed, cta_slots=device.sm_count, l2="none", clusters=None)
+    write_map(path, make_map(made, device=MapDevice(device.name, None, device.sm_count, None, None, device.runtime)))
+    dispatcher = Dispatcher({DECODE: "1"}, path)
+    call = prepare(dispatcher, inputs, out)
+    assert (call.choice.kernel, call.choice.basis, call.choice.plan.splits) == ("int8-digits decode", "map", 11)
+    call.launch()
+    assert dispatcher.choose(rows=1, candidates=2048, device="cpu").kernel == "int8-tc decode"
+    dispatcher.close()
+    oracle = reference(inputs)
+    error = np.abs(out[oracle.rows].astype(np.float64) - oracle.out)
+    assert (error <= fp32_bound(inputs, oracle.rows, oracle.out)).all()
 
 
 def test_a_map_never_serves_prefill(on: Callable[..., Dispatcher], make_map: Any, tmp_path: Any) -> None:

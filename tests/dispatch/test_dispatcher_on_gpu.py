@@ -13,20 +13,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from map_doubles import cell as map_cell
 
 from dsa_bench.backends.cuda.launch import Kernel
 from dsa_bench.backends.cuda.probe import missing_gpu
 from dsa_bench.bench.profilers import open_profiler
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.dispatch.dispatcher import Dispatcher, PreparedCall
+from dsa_bench.dispatch.map_file import write_map
 from dsa_bench.jit.load import LoadedModule
 from dsa_bench.jit.optional import load
 from dsa_bench.model.errors import BadInput, CannotMeasure, WorkspaceTooSmall
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import SparseShape
+from dsa_bench.model.splits_map import MapDevice, MapRule
 from dsa_bench.oracle.attention import reference
-from dsa_bench.oracle.tolerance import bf16_bound, fp16_bound, fp32_bound, ws_bound
+from dsa_bench.oracle.tolerance import bf16_bound, digits_bound, fp16_bound, fp32_bound, ws_bound
 
 pytestmark = pytest.mark.gpu
 
@@ -36,8 +39,8 @@ PREFILL = "ep.cuda.dsa_prefill_int8_tc"
 PREFILL_FAMILY = "ep.cuda.dsa_prefill_kernel"
 ON = {DECODE: "1", PREFILL: "1"}
 BOUNDS = {
-    "int8-tc decode": fp16_bound, "int8-ws prefill": ws_bound, "int8-tc prefill": fp16_bound,
-    "bf16 prefill": bf16_bound, "decode_grouped": fp32_bound,
+    "int8-digits decode": digits_bound, "int8-tc decode": fp16_bound, "int8-ws prefill": ws_bound,
+    "int8-tc prefill": fp16_bound, "bf16 prefill": bf16_bound, "decode_grouped": fp32_bound,
 }  # fmt: skip
 POISON_BITS = 0x7F00
 """BF16 1.7e38, which no output takes."""
@@ -74,6 +77,15 @@ def with_options(made: Any) -> Callable[..., Dispatcher]:
 @pytest.fixture
 def on(with_options: Callable[..., Dispatcher]) -> Dispatcher:
     return with_options(dsa_decode_int8_tc="1", dsa_prefill_int8_tc="1")
+
+
+@pytest.fixture
+def both(with_options: Callable[..., Dispatcher]) -> Dispatcher:
+    """With either split kernel of decode; skipped where the device has no clusters."""
+    dispatcher = with_options(dsa_decode_int8_tc="1", dsa_decode_int8_digits="1")
+    if dispatcher.choose(rows=1, candidates=2048).kernel != "int8-digits decode":
+        pytest.skip("int8-digits was not measured to be faster on such a device")
+    return dispatcher
 
 
 @pytest.fixture
@@ -160,6 +172,78 @@ def test_each_option_value_launches_the_expected_kernels(
     check(call, inputs, arrays["out"].get())
     if "dsa_decode_int8_tc_tiles_per_split" in options:
         assert (call.choice.basis, call.choice.plan.splits) == ("option", 8)
+
+
+@pytest.mark.parametrize(
+    ("rows", "candidates", "kernels"),
+    [(1, 2048, ["decode_digits_few"]), (2, 1024, ["decode_digits_few"]), (1, 500, ["decode_digits_few"]),
+     (2, 2048, ["decode_int8_tc", "merge_partials"]), (1, 448, ["decode_int8_tc", "merge_partials"])],
+)  # fmt: skip
+def test_digits_run_where_they_are_faster(
+    rows: int, candidates: int, kernels: list[str], both: Dispatcher, cupy: Any, stream: Any
+) -> None:
+    inputs = inputs_of(rows, candidates)
+    arrays = on_cupy(cupy, inputs)
+    call = both.prepare(**arrays, scale=inputs.scale, stream=stream)
+    assert kernels_seen(cupy, call) == kernels, call.explain()
+    stream.synchronize()
+    check(call, inputs, arrays["out"].get())
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_digits_by_a_map_in_every_geometry(
+    rows: int, both: Dispatcher, make_map: Any, make_table: Any, cupy: Any, stream: Any, tmp_path: Any
+) -> None:
+    """A map's value is the cluster that it is asked for, eager and captured alike, whatever the list holds."""
+    runtime: Any = both._runtimes["cuda"]
+    device, inputs = runtime.device, inputs_of(rows)
+    seen: set[int] = set()
+    for target in (1, 3, 5, 8, 32):
+        arrays = on_cupy(cupy, inputs)
+        table = make_table(
+            kernel="int8-digits", kernel_hash=runtime.kernel_hash("int8-digits"), cta_slots=device.sm_count,
+            clusters=device.clusters, rules=(MapRule((rows, rows), (32, 32), target),),
+            cells=(map_cell(rows, 32, {str(target): 9.0}, target, auto=target),),
+        )  # fmt: skip
+        here = (device.name, device.compute_capability, device.sm_count, device.l2_bytes, device.driver, device.runtime)
+        write_map(tmp_path / "splits.json", make_map(table, device=MapDevice(*here)))
+        chooser = Dispatcher({DECODE: "1", "ep.cuda.dsa_decode_int8_digits": "1"}, tmp_path / "splits.json")
+        chooser._runtimes["cuda"] = runtime
+        call = chooser.prepare(**arrays, scale=inputs.scale, stream=stream)
+        assert (call.choice.kernel, call.choice.basis) == ("int8-digits decode", "map"), call.explain()
+        seen.add(call.choice.plan.splits)
+        call.launch()
+        stream.synchronize()
+        eager = arrays["out"].get()
+        check(call, inputs, eager)
+        with stream:
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
+            call.launch()
+            graph = stream.end_capture()
+        arrays["out"].fill(POISON_BITS)
+        arrays["selected"][:, 65:] = -1
+        cupy.cuda.runtime.deviceSynchronize()
+        graph.launch(stream)
+        stream.synchronize()
+        shorter = replace(inputs, selected=arrays["selected"].get())
+        check(call, shorter, arrays["out"].get())
+    assert len(seen) == 5
+
+
+def test_digits_of_a_misaligned_output_go_to_int8_tc(both: Dispatcher, cupy: Any, stream: Any) -> None:
+    """D7: int8-tc stores two bytes at a time, and its partials fit the workspace that was asked for up front."""
+    inputs = inputs_of(1)
+    arrays = on_cupy(cupy, inputs)
+    arrays["workspace"] = cupy.zeros(both.workspace_bytes(rows=1, candidates=2048), np.uint8)
+    memory = cupy.full(arrays["out"].size + 8, POISON_BITS, np.uint16)
+    moved = memory[4 : 4 + arrays["out"].size].reshape(arrays["out"].shape)
+    cupy.cuda.runtime.deviceSynchronize()
+    call = both.prepare(**(arrays | {"out": moved}), scale=inputs.scale, stream=stream)
+    assert call.choice.kernel == "int8-tc decode"
+    assert "int8-digits decode refused by out alignment" in call.explain()
+    call.launch()
+    stream.synchronize()
+    check(call, inputs, moved.get())
 
 
 @pytest.mark.parametrize("rows", [1, 8])
@@ -330,7 +414,7 @@ def test_a_module_of_only_compute_75_ptx_reports_75_and_is_refused(made: Any, cu
     dispatcher.close()
 
 
-@pytest.mark.parametrize("rows", [1, 16])
+@pytest.mark.parametrize("rows", [1, 4, 16])
 def test_a_prepared_call_costs_its_raw_launches(rows: int, on: Dispatcher, cupy: Any, stream: Any) -> None:
     """At most 10 us of host time beyond them."""
     inputs = inputs_of(rows)

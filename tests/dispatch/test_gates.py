@@ -36,12 +36,14 @@ def choice(facts: CallFacts, **options: str) -> KernelChoice:
 
 
 BASE: dict[KernelName, CallFacts] = {
+    "int8-digits decode": call(1, preferred="int8-digits"),
     "int8-tc decode": call(8),
     "int8-ws prefill": call(128),
     "int8-tc prefill": call(128, site=site(80, 80)),  # which int8-ws leaves to it
     "bf16 prefill": call(128, scale=2.0),  # which both leave to it
 }
 NEXT: dict[KernelName, KernelName] = {
+    "int8-digits decode": "int8-tc decode",
     "int8-tc decode": "decode_grouped", "int8-ws prefill": "int8-tc prefill", "int8-tc prefill": "bf16 prefill",
     "bf16 prefill": "decode_grouped",
 }  # fmt: skip
@@ -64,6 +66,24 @@ def device_cases(kernel: KernelName) -> dict[str, Any]:
 # For each kernel and gate the change of its base call that no other gate of the kernel refuses, and the kernel that
 # answers then where it is not the next one. SM alone cannot be old while a kernel of PTX 80 runs; a gate is a gate.
 ALONE: dict[KernelName, dict[str, Any]] = {
+    "int8-digits decode": {
+        "ep.cuda.dsa_decode_int8_tc": {"dsa_decode_int8_tc": "0", "answers": "decode_grouped"},
+        "ep.cuda.dsa_decode_int8_digits": {"dsa_decode_int8_digits": "0"},
+        "ep.cuda.dsa_decode_int8_tc_tiles_per_split": {"dsa_decode_int8_tc_tiles_per_split": "4"},
+        "choice": {"preferred": "int8-tc"},
+        "rows": {"rows": 9, "answers": "int8-ws prefill"},
+        "group": {"query_heads": 34, "answers": "decode_grouped"},
+        "head size": {"head_size": 128, "answers": "decode_grouped"},
+        "scale": {"scale": 1.0000001, "answers": "decode_grouped"},
+        "exact sums": {"candidates": 2**20 + 1, "answers": "decode_grouped"},
+        "SM": {"site": site(89, 90)},
+        **device_cases("int8-digits decode"),
+        **{
+            f"{name} alignment": {name: 8, "answers": "decode_grouped"}
+            for name in ("query", "key", "value", "key_scale", "value_scale")
+        },
+        "out alignment": {"out": 8},
+    },
     "int8-tc decode": {
         "ep.cuda.dsa_decode_int8_tc": {"dsa_decode_int8_tc": "0"},
         "rows": {"rows": 9, "answers": "int8-ws prefill"},

@@ -72,6 +72,7 @@ DEVICE_KERNELS: dict[Op, dict[str, tuple[str, ...]]] = {
 }
 SPLIT_KERNEL = "decode_int8_tc"
 CLUSTER_KERNEL = "decode_digits"
+CLUSTER_KERNELS = (CLUSTER_KERNEL, "decode_digits_few")
 PORTABLE = ("dsa/decode_grouped", "dsa/merge")
 """Modules that need no tensor cores and no cp.async."""
 TENSOR_CORE_SM = 80
@@ -121,8 +122,14 @@ class CudaBackend:
             if failed:
                 kernels[function] = failed[0]
             elif loaded is not None:
-                smem_bytes = loaded.facts.static_smem_bytes + loaded.dynamic_smem_bytes
-                kernels[function] = LoadedKernel(loaded.ptx_target(), smem_bytes)
+                kernels[function] = LoadedKernel(loaded.ptx_target(), _smem_bytes(loaded))
+            if kernel == DIGITS:  # which of the two in clusters a call takes depends on its geometry
+                clustered = [self._kernels[name] for name in CLUSTER_KERNELS if name in self._kernels]
+                if failed:
+                    kernels[CLUSTER_KERNEL] = failed[0]
+                elif clustered:
+                    largest = max(map(_smem_bytes, clustered))
+                    kernels[CLUSTER_KERNEL] = LoadedKernel(clustered[0].ptx_target(), largest)
         return LaunchSite(self._target.number, smem_opt_in_bytes(), kernels)
 
     def launcher(self, stream: Any) -> SparseLauncher:
@@ -287,6 +294,11 @@ class CudaSparseBuffers:
 
     def close(self) -> None:
         self._device.clear()
+
+
+def _smem_bytes(kernel: Kernel) -> int:
+    """Shared memory of a block, static and dynamic."""
+    return kernel.facts.static_smem_bytes + kernel.dynamic_smem_bytes
 
 
 def _distinct_bytes(inputs: SparseInputs) -> int:

@@ -11,11 +11,12 @@ from dsa_bench.backends.base import Enqueue
 from dsa_bench.backends.cuda.backend import CudaBackend
 from dsa_bench.backends.cuda.launch import KernelLaunch
 from dsa_bench.backends.cuda.memory import allocate
-from dsa_bench.backends.cuda.sparse import DeviceInputs, SparseLauncher, Workspace
+from dsa_bench.backends.cuda.sparse import DeviceInputs, DigitsWorkspace, SparseLauncher, Workspace
 from dsa_bench.jit.optional import load
 from dsa_bench.model.call import LaunchSite, SparseCall, TensorView
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.plan import SplitPlan, VariantPlan
+from dsa_bench.model.request import DIGITS
 from dsa_bench.model.shape import Op, SparseShape
 
 
@@ -104,7 +105,9 @@ def sparse_launches(
     out = Foreign.of(call.out)
     if shape.op == "prefill":
         return launcher.prefill(variant, shape, inputs, out)
-    assert workspace is not None  # decode leaves partials
+    if variant.kernel == DIGITS:
+        return launcher.digits(variant, shape, inputs, DigitsWorkspace(), out)
+    assert workspace is not None  # the others leave partials
     return launcher.launches(variant, shape, inputs, _partials(workspace, shape, variant.split), out)
 
 
