@@ -52,9 +52,8 @@ def unexported(splits_map: SplitsMap) -> str | None:
     rules = sum(len(table.rules) for table in splits_map.tables if table.kernel == DIGITS)
     if not any(table.kernel == DIGITS for table in splits_map.tables):
         return None
-    return (
-        f"the map also chose among kernels: its {rules} rules that take {DIGITS} have no option there and are left out"
-    )
+    counted = f"{rules} rule{'' if rules == 1 else 's'} for {DIGITS}"
+    return f"the map also chose among kernels, and no option there takes another: {counted} left out"
 
 
 def _exported(splits_map: SplitsMap, op: str) -> list[AnyTable]:

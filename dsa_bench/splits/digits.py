@@ -18,11 +18,11 @@ FEW_HEADS_CLUSTERS = (16, 8)
 """Those that are launched with few heads, where each part of a group gathers the row's candidates again."""
 NO_CLUSTERS: Mapping[int, int] = MappingProxyType({})
 PLANNED_CLUSTERS: Mapping[int, Mapping[int, int]] = MappingProxyType(
-    {132: MappingProxyType({16: 7, 8: 15, 7: 15, 6: 17, 5: 20, 4: 30, 3: 40, 2: 66, 1: 132})}
+    {132: MappingProxyType({16: 7, 8: 15, 7: 15, 6: 17, 5: 22, 4: 30, 3: 39, 2: 66, 1: 132})}
 )
 """For a device that is planned for, by its number of multiprocessors: clusters of each size that it holds at once.
 
-Those of an H200; 3 and 5 are lower estimates, the others are what its driver counts.
+Those of an H200, as its driver counts (results/nvidia-h200/kernel-choice).
 """
 
 

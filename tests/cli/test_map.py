@@ -272,7 +272,7 @@ def test_only_the_values_of_int8_tc_are_exported_and_that_is_said(command: Any, 
     alone = written(tmp_path / "alone.json", splits_map())
     outcome = command("map", "export", "ort", file)
     assert outcome.out == command("map", "export", "ort", alone).out
-    assert "its 1 rules that take int8-digits have no option there and are left out" in outcome.err
+    assert "no option there takes another: 1 rule for int8-digits left out" in outcome.err
     assert "int8-digits" not in command("map", "export", "ort", alone).err
     outcome = command("map", "export", "ort", written(tmp_path / "digits.json", splits_map(of_digits())))
     assert (outcome.code, "holds no cell" in outcome.error) == (2, True)
