@@ -12,6 +12,7 @@ from dsa_bench.model.dense_request import AUTO_RULE
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.map_parts import Target
 from dsa_bench.model.record import Check, Visit
+from dsa_bench.model.request import DIGITS
 from dsa_bench.model.run import Run, complete_rounds
 from dsa_bench.model.shape import Op
 from dsa_bench.model.text import short
@@ -120,7 +121,13 @@ def _cell_times(
             raise BadInput(
                 f"{shape.key}: was measured without the automatic rule of {kernel}; measure it with {asking} ..."
             )
-    launched = [kernel for kernel, check in automatic.items() if check.status == "ok"]
+    clusters = recorded_clusters(device)
+    targets = {check.variant: target_of(shape, check.kernel, check.splits, clusters) for check in checks}
+    launched = [
+        kernel
+        for kernel, check in automatic.items()
+        if check.status == "ok" and (kernel != DIGITS or targets[check.variant] is not None)
+    ]
     measured = launched or [*automatic]
     capability = device.get("compute_capability")
     auto = automatic[measured[0] if isinstance(shape, DenseShape) else automatic_among(shape, measured, capability)]
@@ -132,22 +139,22 @@ def _cell_times(
     failed = list(paired.left_out.items())
     if auto.variant not in paired.times:
         return LostCell(shape, _why_lost(auto, paired), bool(_timed(ordered, rounds)), False, failed)
-    clusters = recorded_clusters(device)
-    targets = {check.variant: target_of(shape, check.kernel, check.splits, clusters) for check in ordered}
     autos: dict[str, Target] = {}
     for kernel, check in automatic.items():
         own = targets[check.variant]
-        if own is None:
+        if own is None and (kernel != DIGITS or check is auto):
             raise BadInput(
                 f"{shape.key}: {check.variant} says {short(check.splits)} splits, which no launch has; record it again"
             )
-        if check.variant in paired.times:
+        if own is not None and check.variant in paired.times:
             autos[kernel] = own
     times: dict[Target, FloatArray] = {}
     for check in ordered:
         target = targets[check.variant]
         if check.variant in paired.times and check.kernel not in autos:
-            failed.append((check.variant, f"the automatic launch of {check.kernel} has no times to compare with"))
+            own = automatic[check.kernel].variant
+            why = "has no times" if own not in paired.times else "is a cluster that no tiles per split asks for"
+            failed.append((check.variant, f"{own}, the automatic launch of its kernel, {why}"))
         elif check.variant in paired.times and target is not None:
             times[target] = paired.times[check.variant]
     controlled = None if paired.controlled is None else targets[paired.controlled]

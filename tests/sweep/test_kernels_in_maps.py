@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sweep_doubles import H200
 
 from dsa_bench.dispatch.map_file import map_text, parse_map
@@ -16,6 +18,7 @@ from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.model.splits_map import MapRule, SplitTable
 from dsa_bench.report.map_verify import Gain, verified_cells
+from dsa_bench.splits.digits import asked_digit_splits, cluster_counts, digit_splits, smallest_digit_target
 from dsa_bench.sweep.tune import summary_of, warnings_of
 from dsa_bench.sweep.tuned import verify_request
 from dsa_bench.sweep.tuned_map import Tuned, tuned_map
@@ -120,7 +123,9 @@ def test_a_shape_without_a_time_of_int8_digits_stays_in_the_table_of_int8_tc(swe
     assert [table.kernel for table in tuned.splits_map.tables] == ["int8-tc"]
     said = list(warnings_of(tuned))
     assert any(
-        "int8-digits/splits=16 does not compete" in line and "has no times to compare with" in line for line in said
+        "int8-digits/splits=16 does not compete" in line
+        and "int8-digits/splits=8, the automatic launch of its kernel, has no times" in line
+        for line in said
     )
 
 
@@ -171,3 +176,23 @@ def test_a_verification_measures_both_kernels(sweep: Any) -> None:
     assert request.kernels == ("int8-tc", "int8-digits")
     assert request.tuned == (Target("int8-digits", 3),)
     assert verify_request(found["int8-tc"], 16, "auto", DataSpec()) is None
+
+
+def test_an_automatic_cluster_that_nothing_asks_for_does_not_compete(sweep: Any) -> None:
+    """8 rows of 8 tiles take clusters of 6: 1 tile per split asks for 8 and 2 for 4. No map could name that launch."""
+    made = sweep([shape(8, 512), shape(8)], tc, digits=lambda of, _: 2.0 if of.tiles == 8 else 20.0)
+    tuned = tuned_map(made)
+    assert {table.kernel: [cell.tiles for cell in table.cells] for table in tuned.splits_map.tables} == {
+        "int8-tc": [8, 32], "int8-digits": [32],
+    }  # fmt: skip
+    said = [line for line in warnings_of(tuned) if "a cluster that no tiles per split asks for" in line]
+    assert any(line.startswith("int8-digits/splits=6 does not compete at rows 8, ") for line in said)
+
+
+@given(tiles=st.integers(1, 300), rows=st.integers(1, 20))
+def test_the_automatic_launch_is_that_of_its_value_where_it_has_one(tiles: int, rows: int) -> None:
+    """One name is one launch: equal splits of a shape have equal heads, by the rule or asked for."""
+    clusters = cluster_counts(H200.clusters)
+    chosen = digit_splits(tiles, rows, 2, 12, 132, clusters)
+    value = smallest_digit_target(tiles, chosen.splits, clusters)
+    assert value is None or asked_digit_splits(tiles, rows, 2, 12, value, clusters) == chosen
