@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from dsa_bench.backends.base import Backend
 from dsa_bench.backends.dense import DenseBackend
 from dsa_bench.dispatch.facts import DENSE_KERNEL, dense_launch_facts, launch_facts
-from dsa_bench.dispatch.look_up import MapTable, applicable, nearest
+from dsa_bench.dispatch.look_up import MapTable, applicable, nearest, speaks_of
 from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.model.splits_map import AnyCell, AnyRule, AnyTable, SplitsMap
 from dsa_bench.splits.dense import chunk_of, fixed, seed_adaptive
 from dsa_bench.splits.digits import cluster_counts
 from dsa_bench.splits.geometry import AUTOMATIC
-from dsa_bench.splits.kernels import INT8_TC, TUNED_KERNELS, automatic_among
+from dsa_bench.splits.kernels import INT8_TC, TUNED_KERNELS, automatic_kernel
 from dsa_bench.splits.map_values import target_of
 
 
@@ -28,8 +28,8 @@ class Explained:
     table    the table that holds, or the nearest that does not
     sizes    what else the launch is asked for by name: candidates and tiles, or capacity; said, the same in words
     size     of these the one that rules are looked up by
-    kernel   that the launch gets, and value, its tiles per split or chunk; 0 for the automatic rule. Of decode the
-             kernel is one of those that the map has tables of
+    kernel   that the launch gets, of decode with every switch of the dispatcher on; value, its tiles per split or
+             chunk, 0 for the automatic rule
     """
 
     op: str
@@ -68,15 +68,13 @@ class Explained:
 
 def explain_launch(file: str, splits_map: SplitsMap, backend: Backend, shape: SparseShape, l2: str) -> Explained:
     """What the map, read from `file`, says of a decode launch on an open backend."""
-    tuned = {table.kernel for table in splits_map.tables if table.op == "decode"}
-    kernels = [kernel for kernel in TUNED_KERNELS if kernel == INT8_TC or kernel in tuned]
-    facts = {kernel: launch_facts(backend, kernel, shape, l2) for kernel in kernels}
-    found = {kernel: applicable(splits_map, facts[kernel]) for kernel in kernels}
+    facts = {kernel: launch_facts(backend, kernel, shape, l2) for kernel in TUNED_KERNELS}
+    found = {kernel: applicable(splits_map, one) for kernel, one in facts.items() if speaks_of(splits_map, one)}
     holding = {kernel: table for kernel, (table, _) in found.items() if table is not None}
     hits = (kernel for kernel, table in holding.items() if table.value(shape.rows, shape.tiles) is not None)
     hit = next(hits, None)
     value = None if hit is None else holding[hit].value(shape.rows, shape.tiles)
-    without = automatic_among(shape, kernels, backend.device.compute_capability)
+    without = automatic_kernel(shape, backend.device.compute_capability)
     automatic = backend.geometry.plan(without, shape, AUTOMATIC).split
     kernel = hit or without
     chosen = backend.geometry.plan(kernel, shape, value or AUTOMATIC).split
@@ -85,9 +83,9 @@ def explain_launch(file: str, splits_map: SplitsMap, backend: Backend, shape: Sp
     return Explained(
         op="decode",
         file=file,
-        outcome="mismatch" if kernel not in holding else "miss" if value is None else "hit",
+        outcome="mismatch" if not holding else "miss" if value is None else "hit",
         here="; ".join(dict.fromkeys(line for _, said in found.values() for line in said)) or None,
-        table=nearest(splits_map, facts[kernel]),
+        table=nearest(splits_map, facts[kernel if kernel in found else INT8_TC]),
         rows=shape.rows,
         sizes={"candidates": shape.candidates, "tiles": shape.tiles},
         said=f"candidates {shape.candidates} ({shape.tiles} tiles)",

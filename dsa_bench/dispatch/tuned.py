@@ -5,12 +5,11 @@ import os
 import warnings
 from pathlib import Path
 
-from dsa_bench.dispatch.look_up import LaunchFacts, MapTable, applicable
+from dsa_bench.dispatch.look_up import LaunchFacts, MapTable, applicable, speaks_of
 from dsa_bench.dispatch.map_file import read_map
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.splits_map import SplitsMap
 from dsa_bench.model.text import printable
-from dsa_bench.splits.kernels import TUNED_KERNELS
 
 
 class MapWarning(UserWarning):
@@ -44,8 +43,7 @@ class TunedMap:
             return None, "map: none"
         if self._map is None:
             return None, f"map: not usable, {self._defect}"
-        tuned = {table.kernel for table in self._map.tables if table.op == facts.op}
-        if facts.kernel not in tuned and tuned & {*TUNED_KERNELS}:  # a map of one kernel alone is no mistake
+        if not speaks_of(self._map, facts):
             return None, f"map: no table of {facts.kernel} in {self._path}"
         if facts not in self._tables:
             table, warned = applicable(self._map, facts)

@@ -9,7 +9,7 @@ from pathlib import Path
 from dsa_bench.backends.base import Backend
 from dsa_bench.backends.dense import DenseBackend
 from dsa_bench.dispatch.facts import DENSE_KERNEL, dense_launch_facts, launch_facts
-from dsa_bench.dispatch.look_up import LaunchFacts, MapTable, applicable
+from dsa_bench.dispatch.look_up import LaunchFacts, MapTable, applicable, speaks_of
 from dsa_bench.dispatch.target import find_target
 from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.dense_map import DenseTable
@@ -38,14 +38,13 @@ def with_tuned(
 
     def look_up(facts: LaunchFacts, rows: int, tiles: int) -> tuple[int | None, str]:
         if facts not in tables:
-            tables[facts], said = applicable(splits_map, facts)
+            tables[facts], said = applicable(splits_map, facts) if speaks_of(splits_map, facts) else (None, [])
             for line in said:
                 warn(f"{file}: {line}")
         table = tables[facts]
         return None if table is None else table.value(rows, tiles), ""
 
-    tuned = {table.kernel for table in splits_map.tables if table.op == "decode"}
-    kernels = [kernel for kernel in request.kernels if kernel == INT8_TC or kernel in tuned]
+    kernels = [kernel for kernel in TUNED_KERNELS if kernel in request.kernels]
     l2 = request.policy.l2
     return replace(
         request,

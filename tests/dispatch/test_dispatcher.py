@@ -5,6 +5,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from dsa_bench.backends.cuda.sparse import SparseLauncher
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.dispatch import dispatcher as module
 from dsa_bench.dispatch.dispatcher import ALIGNED, Dispatcher, PreparedCall
+from dsa_bench.dispatch.explain_map import explain_launch
 from dsa_bench.dispatch.gates import DEVICE_FUNCTION, CallFacts
 from dsa_bench.dispatch.map_file import write_map
 from dsa_bench.dispatch.tuned import MapWarning
@@ -25,13 +27,14 @@ from dsa_bench.model.call import LaunchSite, LoadedKernel
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import BadInput, Unsupported, WorkspaceTooSmall
 from dsa_bench.model.inputs import BF16, SparseInputs
-from dsa_bench.model.request import DataSpec
+from dsa_bench.model.request import DataSpec, Policy, SparseRequest
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.model.splits_map import MapDevice, MapRule
 from dsa_bench.oracle.attention import reference
 from dsa_bench.oracle.tolerance import fp32_bound
 from dsa_bench.splits.digits import cluster_counts
 from dsa_bench.splits.geometry import CudaSparse
+from dsa_bench.sweep.tuned import with_tuned
 
 DECODE = "ep.cuda.dsa_decode_int8_tc"
 KNOB = "ep.cuda.dsa_decode_int8_tc_tiles_per_split"
@@ -354,6 +357,30 @@ def test_a_rule_of_the_map_takes_either_kernel(
     facts = CallFacts(8, 2048, 24, 2, 256, 1 / 16, unaligned, H200.site())
     chosen = on(H200, BOTH, path).choose_for(facts, 8192, H200)  # type: ignore[arg-type]
     assert (chosen.kernel, [str(gate.name) for gate in chosen.refusals]) == ("int8-tc decode", ["out alignment"])
+
+
+@pytest.mark.parametrize("tables", ["int8-tc", "both", "digits of another kernel", "none"])
+def test_explain_and_a_measured_map_say_what_the_dispatcher_takes(
+    tables: str, on: Callable[..., Dispatcher], make_map: Any, make_table: Any, tmp_path: Any
+) -> None:
+    path, changed = tmp_path / "splits.json", {"kernel_hash": "cd" * 8} if tables.startswith("digits") else {}
+    of_digits = digits_table(make_table, **changed)
+    made = make_map(make_table(), of_digits) if tables != "int8-tc" else make_map()
+    made = replace(made, tables=()) if tables == "none" else made
+    write_map(path, made)
+    shapes = tuple(SparseShape(rows, 8192, 2048) for rows in range(1, 9))
+    request = SparseRequest(shapes, ("previous", "int8-tc", "int8-digits"), policy=Policy(l2="cold"))
+    tuned = with_tuned(request, H200, str(path), made, lambda _: None).tuned  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MapWarning)
+        for shape, target in zip(shapes, tuned, strict=True):
+            chosen = on(H200, BOTH, path).choose(rows=shape.rows, candidates=2048)
+            explained = explain_launch(str(path), made, H200, shape, "cold")  # type: ignore[arg-type]
+            assert chosen.variant is not None
+            taken = (chosen.variant.kernel, chosen.plan.splits)
+            assert (explained.kernel, explained.splits) == taken
+            assert (target.kernel, H200.geometry.plan(*target[:1], shape, target.value).split.splits) == taken
+            assert (explained.outcome == "hit") == (chosen.basis == "map") == (target.value > 0)
 
 
 @pytest.mark.parametrize("field", ["kernel_hash", "clusters", "cta_slots"])
