@@ -18,7 +18,7 @@ from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.request import DataSpec, SparseRequest
 from dsa_bench.model.text import quoted
-from dsa_bench.splits.kernels import INT8_TC, TUNED_KERNELS
+from dsa_bench.splits.kernels import INT8_TC, TUNED_KERNELS, dispatched_kernels
 
 if TYPE_CHECKING:
     from dsa_bench.backends.base import Backend
@@ -49,8 +49,8 @@ def tune(
         opt.list_option(
             "--kernels",
             name_list(TUNED_KERNELS),
-            f"Among which the map chooses, {INT8_TC} one of them. [default: {' '.join(TUNED_KERNELS)} on a GPU, "
-            f"{INT8_TC} on the CPU]",
+            f"Among which the map chooses, {INT8_TC} one of them. [default: {' '.join(TUNED_KERNELS)} on a GPU "
+            f"with clusters, else {INT8_TC}]",
             "NAME...",
         ),
     ] = None,
@@ -182,9 +182,9 @@ def tune(
     data = DataSpec(seed, query_std, key_scale_multiplier, value_scale_multiplier, invalid_fraction, selection)
     policy = tune_policy(rounds, budget, precision, timer, l2)
 
-    def request(on_gpu: bool) -> SparseRequest:
+    def request(on_gpu: bool, clusters: bool = True) -> SparseRequest:
         grid = (rows, candidates, tiles_per_split, context or DEFAULT_CONTEXT, heads)
-        asked = tune_request(on_gpu, kernels, *grid, data, policy)
+        asked = tune_request(on_gpu, clusters, kernels, *grid, data, policy)
         if scales_from is None:
             return asked
         from dataclasses import replace
@@ -205,7 +205,14 @@ def tune(
         _refuse_output(output, record)
 
     def on_backend(_: SparseRequest, opened: "Backend") -> SparseRequest:
-        return request(opened.device.backend == "cuda")
+        launched = dispatched_kernels(opened.device.backend, opened.device.clusters)
+        for kernel in kernels or ():
+            if kernel not in launched:
+                raise BadInput(
+                    f"--kernels {kernel}: the dispatcher launches it in clusters alone, and this device has none; "
+                    "leave it out of the map"
+                )
+        return request(opened.device.backend == "cuda", bool(opened.device.clusters))
 
     measured = measure(request(backend != "cpu"), backend, record, resume, explain=False, adapt=on_backend)
     if measured.failure is not None:

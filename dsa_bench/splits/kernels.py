@@ -50,3 +50,8 @@ def automatic_among(shape: SparseShape, measured: Sequence[str], capability: obj
     """The automatic kernel of those that were measured: where it was not, `int8-tc`, and without that the first."""
     wanted = (automatic_kernel(shape, capability), INT8_TC)
     return next((kernel for kernel in wanted if kernel in measured), measured[0])
+
+
+def dispatched_kernels(backend: object, clusters: object) -> tuple[str, ...]:
+    """Those of TUNED_KERNELS that the dispatcher launches on a device: `int8-digits` on a GPU in clusters alone."""
+    return TUNED_KERNELS if backend != "cuda" or clusters else (INT8_TC,)

@@ -26,13 +26,9 @@ CPU_BATCH, CPU_CAPACITY, CPU_CHUNKS = (1,), (512, 1024), (128, 256, 512, 1024)
 """Of dense decode."""
 
 
-def default_tuned_kernels(on_gpu: bool) -> tuple[str, ...]:
-    """The kernels that a map chooses among where none is named: on the CPU the second computes as the first."""
-    return TUNED_KERNELS if on_gpu else (INT8_TC,)
-
-
 def tune_request(
     on_gpu: bool,
+    clusters: bool,
     kernels: Sequence[str] | None,
     rows: Sequence[int] | None,
     candidates: Sequence[int] | None,
@@ -44,14 +40,14 @@ def tune_request(
 ) -> SparseRequest:
     """The grid, with what is not given taken from the device's default; the automatic rule is always measured.
 
-    heads  query heads, KV heads
+    heads  query heads, KV heads      clusters  whether the device has any
     """
     rows = rows or (GPU_ROWS if on_gpu else CPU_ROWS)
     candidates = candidates or (GPU_CANDIDATES if on_gpu else CPU_CANDIDATES)
     values = tiles_per_split or (GPU_TILES if on_gpu else CPU_TILES)
     return SparseRequest(
         shapes=tuple(SparseShape(r, context, n, *heads) for r, n in itertools.product(rows, candidates)),
-        kernels=tuple(kernels or default_tuned_kernels(on_gpu)),
+        kernels=tuple(kernels or (TUNED_KERNELS if on_gpu and clusters else (INT8_TC,))),
         tiles_per_split=(AUTOMATIC, *(value for value in values if value != AUTOMATIC)),
         data=data,
         policy=policy,

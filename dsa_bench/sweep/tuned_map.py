@@ -19,7 +19,7 @@ from dsa_bench.model.splits_map import (
     MapDevice,
     SplitsMap,
 )
-from dsa_bench.splits.kernels import TUNED_KERNELS
+from dsa_bench.splits.kernels import dispatched_kernels
 from dsa_bench.splits.map_values import size_of
 from dsa_bench.stats.verdict import MARGIN
 from dsa_bench.sweep.cell_times import CellTimes, LostCell, cells_of_run
@@ -52,7 +52,8 @@ def tuned_map(run: Run, *, context: int | None = None, margin: float = MARGIN, w
     entry, or if the record lacks what a map says of its device.
     """
     dense = run.header.plan.get("op") == "dense"
-    kernels = (DENSE_KERNEL,) if dense else TUNED_KERNELS
+    device = run.header.device
+    kernels = (DENSE_KERNEL,) if dense else dispatched_kernels(device.get("backend"), device.get("clusters"))
     found = cells_of_run(run, kernels, context, "dense" if dense else "decode")
     cells = [cell for cell in found if isinstance(cell, CellTimes)]
     lost = [cell for cell in found if isinstance(cell, LostCell)]

@@ -196,3 +196,10 @@ def test_the_automatic_launch_is_that_of_its_value_where_it_has_one(tiles: int, 
     chosen = digit_splits(tiles, rows, 2, 12, 132, clusters)
     value = smallest_digit_target(tiles, chosen.splits, clusters)
     assert value is None or asked_digit_splits(tiles, rows, 2, 12, value, clusters) == chosen
+
+
+def test_a_map_of_a_gpu_without_clusters_is_of_int8_tc_alone(sweep: Any) -> None:
+    """The dispatcher does not launch the kernel there, so a rule for it would do harm."""
+    old = replace(H200, compute_capability="8.0", clusters=None)
+    tuned = tuned_map(sweep([shape(4)], tc, digits=lambda *_: 2.0, device=old))
+    assert [(table.kernel, table.rules) for table in tuned.splits_map.tables] == [("int8-tc", ())]
