@@ -22,9 +22,11 @@ from dsa_bench.oracle.tolerance import two_digit_error
 PATHS = ("two", "four", "single")
 """How a CTA may compute, the fastest first: two INT8 digits of the folded query; four; with FP32 probabilities too."""
 TOP = np.float32(15)
-"""log2 of the largest number of the FP16 probability tile."""
+"""log2 of what the FP16 probability tile holds of the reference where tails are watched."""
 HEADROOM = np.float32(4)
-"""Bits by which a score may pass the reference before that moves."""
+"""Bits less of it elsewhere."""
+LARGEST = np.float32(65504)
+"""What the probabilities of a lane's two candidates of a head may be together before the reference moves."""
 WORD = 65536.0
 
 
@@ -58,6 +60,7 @@ class _Cta:
         listed = inputs.selected[row]
         valid = np.flatnonzero((listed >= 0) & (listed < inputs.shape.context))
         self._tile = valid // TILE
+        self._slot = valid % TILE
         self._keys = inputs.key[kv_head, listed[valid]].astype(np.float64)
         self._values = inputs.value[kv_head, listed[valid]].astype(np.float64)
         self._value_scale = inputs.value_scale[kv_head]
@@ -102,7 +105,7 @@ class _Cta:
             own = self._tile == tile
             x, started = scores.of(own), tile != self._tile[0]
             log2 = self._log2(x, reference, to_log2, shift)
-            if not started or self._watches or bool((log2 > TOP).any()):
+            if not started or self._watches or self._passes(exp2(log2), self._slot[own]):
                 top: F64 = x.units.max(axis=1)
                 if not started:
                     first = top
@@ -127,6 +130,13 @@ class _Cta:
             acc = _add_values(acc, p.astype(np.float16).astype(np.float64), self._values[own])
         inverse = np.float32(1) / l[:, None]
         return np.where(l[:, None] == 0, np.float32(0), acc * inverse * self._value_scale)
+
+    @staticmethod
+    def _passes(p: F32, slot: NDArray[np.int64]) -> bool:
+        """Whether those of a lane, candidates g and g + 8 of a warp's 16, are too large for the reference."""
+        tile = np.zeros((len(p), TILE), np.float32)
+        tile[:, slot] = p
+        return bool((tile.reshape(len(p), -1, 2, 8).sum(axis=2) > LARGEST).any())
 
     def _log2(self, x: _Scores, reference: F64, to_log2: F32, shift: np.float32) -> F32:
         """log2 of what the probability tile holds."""

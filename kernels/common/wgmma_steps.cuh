@@ -23,6 +23,16 @@ __device__ __forceinline__ void wait(int (&c)[kCount]) {
   for (int n = 0; n < kCount; ++n) asm volatile("" : "+r"(c[n]));  // not read before
 }
 
+template <int kPending>
+__device__ __forceinline__ void wait_but() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+__device__ __forceinline__ void wait(float (&c)[4][3][4]) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+  for (int n = 0; n < 48; ++n) asm volatile("" : "+f"((&c[0][0][0])[n]));
+}
+
 // multiply: c = a * b; multiply_add: c += a * b. 64 rows of a, columns rows of b, 32 channels. Warp w of the warpgroup
 // holds rows [16w, 16w + 16): c[4j .. 4j + 3] is the C fragment of mma_m16n8k32 for columns [8j, 8j + 8).
 #define FOUR(access, i) access(c[i]), access(c[i + 1]), access(c[i + 2]), access(c[i + 3])
@@ -55,6 +65,17 @@ PRODUCT(12, "24", "%12", "%13")
 PRODUCT(16, "32", "%16", "%17")
 PRODUCT(24, "48", "%24", "%25")
 PRODUCT(32, "64", "%32", "%33")
+
+// c += a * b: FP16 operands, FP32 accumulators; 64 rows of a, of which the warp has the A fragment of mma_m16n8k16 for
+// its 16 in registers; 24 rows of b; 16 columns. c[j] is the C fragment for columns [8j, 8j + 8).
+__device__ __forceinline__ void multiply_add(float (&c)[3][4], const unsigned (&a)[4], unsigned b) {
+  asm volatile(
+      "{ .reg .b64 b; mov.b64 b, {%16, 0x40000040};\n"
+      "  wgmma.mma_async.sync.aligned.m64n24k16.f32.f16.f16 {" REGISTERS_12 "}, {%12, %13, %14, %15}, b, 1, 1, 1, 0; }"
+      : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
+        "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+}
 
 #undef FOUR
 #undef SUMS_12
