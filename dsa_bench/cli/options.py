@@ -23,7 +23,7 @@ from dsa_bench.model.dense import DENSE_KERNELS, ITEM_BYTES
 from dsa_bench.model.dense_request import DEFAULT_RULES
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.hyper_request import MIX_KERNELS
-from dsa_bench.model.request import BACKENDS, DECODE_KERNELS, L2_MODES, PREFILL_KERNELS, SPARSE_KERNELS, TIMERS
+from dsa_bench.model.request import BACKENDS, DECODE_KERNELS, L2_MODES, PREFILL_CHOICES, SPARSE_KERNELS, TIMERS
 from dsa_bench.report.formats import FORMATS
 from dsa_bench.splits.dense import parse_rule
 from dsa_bench.splits.registry import AUTO, RULE_NAMES
@@ -102,7 +102,7 @@ DecodeKernels = Annotated[
     ),
 ]
 PrefillKernels = Annotated[
-    list[str], list_option("--kernels", name_list(PREFILL_KERNELS), f"From {', '.join(PREFILL_KERNELS)}.", "NAME...")
+    list[str], list_option("--kernels", name_list(PREFILL_CHOICES), f"From {', '.join(PREFILL_CHOICES)}.", "NAME...")
 ]
 DispatcherOption = Annotated[
     list[str] | None,

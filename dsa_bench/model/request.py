@@ -19,6 +19,9 @@ DECODE_KERNELS = (*SPARSE_KERNELS, DIGITS)
 WS = "int8-ws"
 """Prefill by warps that gather and warps that compute."""
 PREFILL_KERNELS = (*SPARSE_KERNELS, WS)
+UNION = "int8-union"
+"""int8-ws, but two neighbouring rows read what both select once: on request, and never the dispatcher's choice."""
+PREFILL_CHOICES = (*PREFILL_KERNELS, UNION)
 CEILINGS = ("gather", "copy")
 """Kernels that compute nothing: they bound what the others can reach."""
 DENSE = "dense"
@@ -43,7 +46,7 @@ WS_EMULATION = "emulation-ws"
 EMULATIONS = (EMULATION, BF16_EMULATION, DIGITS_EMULATION, WS_EMULATION)
 CHECKED_KERNELS: dict[Op, tuple[str, ...]] = {
     "decode": (*DECODE_KERNELS, EMULATION, DIGITS_EMULATION),
-    "prefill": (*PREFILL_KERNELS, EMULATION, BF16_EMULATION, WS_EMULATION),
+    "prefill": (*PREFILL_CHOICES, EMULATION, BF16_EMULATION, WS_EMULATION),
 }
 RULED_KERNELS = ("int8-tc", EMULATION, DIGITS_EMULATION)
 """Kernels whose splits a named rule may choose (dsa_bench.splits.registry)."""

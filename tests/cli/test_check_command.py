@@ -28,7 +28,7 @@ def test_the_table(command: Command) -> None:
 def test_prefill_has_cases_and_kernels_of_its_own(command: Command) -> None:
     outcome = command(*CPU, "--op", "prefill", "--case", "groups", "cancelling-products")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.splitlines()[-1] == "12 checks: 1 limit, 11 ok"
+    assert outcome.out.splitlines()[-1] == "14 checks: 1 limit, 13 ok"
     assert "cancelling-products, emulation-bf16: limit: a key of 16383 * 64 is 16384 * 64 in BF16" in outcome.out
 
 
@@ -64,7 +64,10 @@ def test_a_case_that_no_kernel_takes_is_exit_3(command: Command) -> None:
     ("options", "message"),
     [
         (("--case", "no-such"), "--case no-such: is none of cancelling-products, fine-cancellation, "),
-        (("--kernels", "flash"), "'flash' is not one of previous, int8-tc, int8-digits, int8-ws, emulation"),
+        (
+            ("--kernels", "flash"),
+            "'flash' is not one of previous, int8-tc, int8-digits, int8-ws, int8-union, emulation",
+        ),
         (("--op", "sparse"), "'sparse' is not one of decode, prefill, dense, mix, gate"),
         (("--case", "groups"), "--case groups: is none of"),
         (("--kernels", "emulation-bf16"), "--kernels emulation-bf16: is no kernel of decode"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `int8-ws` needs where its products are wgmma's and where not, by its module. Skipped without NVRTC."""
+"""What `int8-ws` and `int8-union` need with wgmma and without it, by their modules. Skipped without NVRTC."""
 
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from dsa_bench.jit.target import parse_target
 from dsa_bench.model.errors import CannotMeasure
 
 MODULE = "dsa/prefill_int8_ws"
+UNION_MODULE = "dsa/prefill_int8_union"
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +38,21 @@ def test_ctas_fit_a_multiprocessor_without_spills(target: str, block: int, resid
         assert ctas * (facts.dynamic_smem_bytes + 1024) <= (block + 1) * 1024, name
         paths = {name: value for name, value in facts.constants.items() if name.startswith("path")}
         assert paths == {"paths": 3, "path_two": 0, "path_four": 1, "path_single": 2}
+
+
+@pytest.mark.parametrize(("target", "resident"), [("90a", 3), ("90", 1), ("86", 1)])
+def test_ctas_of_two_rows_fit_a_multiprocessor(target: str, resident: int) -> None:
+    """Where three fit, what is held from one row to the next is spilled, outside the loops over tiles."""
+    (module,) = compile_modules([UNION_MODULE], parse_target(target))
+    ((name, facts),) = module.kernels.items()
+    assert name == "prefill_int8_union"
+    assert facts.stack_bytes <= (64 if resident == 3 else 0)
+    assert facts.threads is not None
+    assert facts.threads == 160
+    assert -(-resident * facts.threads // 128) * 32 * facts.registers <= 65536 // 4
+    assert resident * (facts.dynamic_smem_bytes + 1024) <= 228 * 1024
+    paths = [value for name, value in facts.constants.items() if name.startswith("path_")]
+    assert sorted(paths) == list(range(facts.constants["paths"]))
 
 
 @pytest.mark.parametrize("target", ["90a", "86"])

@@ -29,7 +29,7 @@ LIMITS = {
 
 PREFILL_LIMITS = {
     *(one for one in LIMITS if "emulation" not in one[1] and one[1] != "int8-digits"),
-    *((name, "int8-ws") for name, kernel in LIMITS if kernel == "int8-tc"),
+    *((name, other) for other in ("int8-ws", "int8-union") for name, kernel in LIMITS if kernel == "int8-tc"),
     *((case.name, limit.kernel) for case in PREFILL_CASES.values() for limit in case.limits if "emu" in limit.kernel),
 }
 PREFILL_LONG = ("list-2048", "list-2112", "list-8192", "model-like-1", "model-like-128")
@@ -162,10 +162,10 @@ def test_choices() -> None:
         chosen_cases(["toy"])
     assert chosen_kernels(None, "cpu") == ["previous", "int8-tc", "int8-digits", "emulation", "emulation-digits"]
     assert chosen_kernels(None, "cuda") == ["previous", "int8-tc", "int8-digits"]
-    assert chosen_kernels(None, "cuda", "prefill") == ["previous", "int8-tc", "int8-ws"]
+    assert chosen_kernels(None, "cuda", "prefill") == ["previous", "int8-tc", "int8-ws", "int8-union"]
     assert chosen_kernels(["int8-tc"], "cuda") == ["int8-tc"]
     emulations = ["emulation", "emulation-bf16", "emulation-ws"]
-    assert chosen_kernels(None, "cpu", "prefill") == ["previous", "int8-tc", "int8-ws", *emulations]
+    assert chosen_kernels(None, "cpu", "prefill") == ["previous", "int8-tc", "int8-ws", "int8-union", *emulations]
     assert [case.name for case in chosen_cases([], "prefill")] == list(PREFILL_CASES)
     for name in emulations:
         with pytest.raises(BadInput, match="--backend cpu"):

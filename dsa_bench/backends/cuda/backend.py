@@ -32,7 +32,7 @@ from dsa_bench.model.call import LaunchSite, LoadedKernel
 from dsa_bench.model.errors import CannotMeasure, CompileFailed, OutOfDeviceMemory, VariantRefused
 from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import DIGITS, WS
+from dsa_bench.model.request import DIGITS, UNION, WS
 from dsa_bench.model.shape import Op, ceil_div
 from dsa_bench.oracle.attention import F64
 from dsa_bench.oracle.survey import Look, survey
@@ -52,6 +52,7 @@ MODULES: dict[Op, dict[str, tuple[str, ...]]] = {
         "previous": ("dsa/prefill_bf16",),
         "int8-tc": ("dsa/prefill_int8_tc",),
         WS: ("dsa/prefill_int8_ws",),
+        UNION: ("dsa/prefill_int8_union",),
         **CEILING,
     },
 }
@@ -67,6 +68,7 @@ DEVICE_KERNELS: dict[Op, dict[str, tuple[str, ...]]] = {
         "previous": ("prefill_bf16",),
         "int8-tc": ("prefill_int8_tc",),
         WS: ("prefill_int8_ws_few", "prefill_int8_ws"),  # one of them; the first takes more shared memory
+        UNION: ("prefill_int8_union",),
         **CEILING_KERNELS,
     },
 }
@@ -150,7 +152,7 @@ class CudaBackend:
 
     def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
         previous = fp32_bound if inputs.op == "decode" else bf16_bound
-        bound = {"int8-tc": fp16_bound, DIGITS: digits_bound, WS: ws_bound}.get(kernel, previous)
+        bound = {"int8-tc": fp16_bound, DIGITS: digits_bound, WS: ws_bound, UNION: ws_bound}.get(kernel, previous)
         return bound(inputs, rows, out, look)
 
     def rounds_keys(self, kernel: str) -> bool:

@@ -15,7 +15,7 @@ from dsa_bench.backends.cuda.memory import Device, allocate, upload
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import SplitPlan, VariantPlan
-from dsa_bench.model.request import WS
+from dsa_bench.model.request import UNION, WS
 from dsa_bench.model.shape import SparseShape, ceil_div
 from dsa_bench.splits.digits import CLUSTERS, FEW_HEADS
 from dsa_bench.splits.rules import MAX_SPLITS
@@ -188,6 +188,8 @@ class SparseLauncher:
         if variant.kernel == WS:
             few = variant.ctas <= WS_FEW_CTAS_PER_SM * self._sms
             return self._kernels["prefill_int8_ws_few" if few else "prefill_int8_ws"]
+        if variant.kernel == UNION:
+            return self._kernels["prefill_int8_union"]
         return self._kernels["prefill_bf16" if variant.kernel == "previous" else "prefill_int8_tc"]
 
     def prefill(

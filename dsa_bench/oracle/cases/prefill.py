@@ -6,8 +6,9 @@ from dataclasses import replace
 from functools import partial
 
 from dsa_bench.model.inputs import SparseInputs
-from dsa_bench.model.request import WS, WS_EMULATION
+from dsa_bench.model.request import UNION, WS, WS_EMULATION
 from dsa_bench.oracle.cases.case import BOUND, Case, Limit, Setting, Tolerance
+from dsa_bench.oracle.cases.neighbours import NEIGHBOURS
 from dsa_bench.oracle.cases.pairs import DEEP
 from dsa_bench.oracle.cases.rows import model_like, row_inputs
 
@@ -27,7 +28,8 @@ def prefill_cases(decode: Iterable[Case]) -> list[Case]:
 def _as_prefill(case: Case) -> Case:
     settings = _MORE_ROWS.get(case.name, case.settings)
     kept = [limit for limit in case.limits if (limit.kernel, limit.backend) != ("previous", "cuda")]
-    kept += [replace(limit, kernel=WS) for limit in kept if (limit.kernel, limit.backend) == ("int8-tc", "cpu")]
+    of_cpu = [limit for limit in kept if (limit.kernel, limit.backend) == ("int8-tc", "cpu")]
+    kept += [replace(limit, kernel=kernel) for kernel in (WS, UNION) for limit in of_cpu]
     return replace(
         case,
         settings=tuple(Setting(label, partial(_prefill_inputs, build)) for label, build in settings),
@@ -63,6 +65,7 @@ _PREFILL_ONLY = (
         tuple(Setting(f"group {n}", partial(row_inputs, ROWS, 130, query_heads=2 * n)) for n in range(1, 17)),
         tolerance=BOUND,
     ),
+    NEIGHBOURS,
     Case(
         "model-like-128",
         "128 rows of data like a model's",
@@ -87,14 +90,14 @@ _WS: Mapping[str, tuple[str, float]] = {
     "sink-20": (_HEADROOM, 4.0),
     "sink-24": (_HEADROOM, 100.0),
 }
-"""What `int8-ws` cannot hold: the reason, and how many times the tolerance it may show (emulated)."""
+"""What `int8-ws` and `int8-union` cannot hold: the reason, and how many times the tolerance it may show (emulated)."""
 
 
 def _ws_limits(case: str) -> tuple[Limit, ...]:
     if case not in _WS:
         return ()
     reason, times = _WS[case]
-    return Limit(WS, reason, times, "cuda"), Limit(WS_EMULATION, reason, times)
+    return *(Limit(kernel, reason, times, "cuda") for kernel in (WS, UNION)), Limit(WS_EMULATION, reason, times)
 
 
 _COARSE = "keys, values and probabilities have BF16's 8 bits"

@@ -27,7 +27,7 @@ from dsa_bench.data.hyper import gate_inputs, mix_inputs
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.hyper import LAUNCH_MODES, SIGMOIDS, GateShape, MixShape
 from dsa_bench.model.plan import SplitPlan, VariantPlan
-from dsa_bench.model.request import DIGITS, PREFILL_KERNELS, WS, DataSpec
+from dsa_bench.model.request import DIGITS, PREFILL_CHOICES, UNION, WS, DataSpec
 from dsa_bench.model.shape import SparseShape, ceil_div
 from dsa_bench.oracle import hyper as oracle
 from dsa_bench.oracle.attention import reference
@@ -95,7 +95,7 @@ def launch_prefill(backend: CudaBackend) -> int:
         inputs.selected[1, candidates // 4 : candidates // 2] = -1
         oracle = reference(inputs)
         buffers = backend.load(inputs, "warm")
-        plans = [backend.geometry.plan(kernel, shape, None) for kernel in ("gather", *PREFILL_KERNELS)]
+        plans = [backend.geometry.plan(kernel, shape, None) for kernel in ("gather", *PREFILL_CHOICES)]
         plans += [replace(plan, ctas=10**6) for plan in plans if plan.kernel == WS]  # its function for many CTAs
         for plan in plans:
             if plan.kernel == "gather":
@@ -107,12 +107,14 @@ def launch_prefill(backend: CudaBackend) -> int:
             outcome = compare(out, oracle.out, bound, oracle.rows)
             assert outcome.status == "ok", f"{shape.key}, {plan.kernel}: {outcome.reason}"
             checked += 1
-        for plan, forced in itertools.product(plans, range(3)):
-            checked += buffers.paths(plan, forced) is not None
+        for plan in plans:
+            for forced in range(len(backend.path_names(plan.kernel))):
+                buffers.paths(plan, forced)
+                checked += 1
     tail = sparse_inputs(
         SparseShape(3, 700, 509, op="prefill"), DataSpec(seed=2, query_std=5.6, value_scale_multiplier=1.2e7)
     )
-    for kernel in ("int8-tc", WS):
+    for kernel in ("int8-tc", WS, UNION):
         taken = backend.load(tail, "warm").paths(backend.geometry.plan(kernel, tail.shape, None))
         assert taken is not None
         assert taken["single"], f"no CTA of {kernel} met a tail"
