@@ -158,5 +158,5 @@ class DensePlan:
         return min(self.splits, ceil_div(length, self.keys_per_split(length))) if self.splits else 0
 
     def workspace_bytes(self, rows: int, value_head_size: int) -> int:
-        """FP32 partials of every split: acc [value_head_size], m and l. None for the monolithic kernel."""
-        return 4 * rows * self.splits * (value_head_size + 2) if self.splits > 1 else 0
+        """Of `fast`: FP32 partials of each split (acc [value_head_size], m, l) and a row's counter. 0 if monolithic."""
+        return 4 * rows * (self.splits * (value_head_size + 2) + 1) if self.splits > 1 else 0

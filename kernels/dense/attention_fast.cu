@@ -217,8 +217,8 @@ __device__ __forceinline__ void attend_row(const DenseCall<T>& call, T* out) {
   attend_block(call, row, 0, row.stop, [&](int c, float acc, float l) { put(out + c, mean(acc, l)); });
 }
 
-constexpr int kMaxSplits = 64;  // two per lane
-constexpr int kAhead = 32;      // splits whose vectors are in flight at once
+constexpr int kAhead = 32;              // splits whose vectors are in flight at once: one per lane
+constexpr int kMaxSplits = 2 * kAhead;  // two per lane
 
 // What another CTA published, from L2; 0, and nothing is read, unless `wanted`. A predicate: under a condition the
 // compiler computes each load's whole address anew, in 19 instructions instead of 4.

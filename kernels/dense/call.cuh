@@ -60,7 +60,7 @@ struct DenseRow {
   int stop;
 };
 
-// One division where there is neither mask nor limit: every CTA starts with this, also those that then see no key.
+// One division where there is no mask, limit or causality: every CTA starts with this, also those that then see no key.
 template <typename T>
 __device__ __forceinline__ DenseRow<T> dense_row(const DenseCall<T>& call, unsigned row, int keys) {
   const auto query = [&] { return static_cast<int>(row % call.query_len); };

@@ -80,7 +80,7 @@ def test_every_capacity_is_covered_by_splits_that_share_no_key(rule: str) -> Non
             assert plan == choose(capacity, rows)
             assert 1 <= plan.splits <= MAX_SPLITS
             assert plan.covers(capacity)
-            assert plan.workspace_bytes(rows, 128) == (rows * plan.splits * 130 * 4 if plan.splits > 1 else 0)
+            assert plan.workspace_bytes(rows, 128) == (4 * rows * (plan.splits * 130 + 1) if plan.splits > 1 else 0)
             if rule in ("adaptive", "live") and plan.splits > 1:
                 assert plan.chunk >= MIN_CHUNK
 

@@ -110,8 +110,13 @@ def test_grids_follow_the_contracts(launches: Any, kernel: DenseKernel, dtype: D
     assert not any(launch.dependent for launch in launches(kernel, PLANS[1], shape, target=80))
 
 
-def test_the_workspace_holds_what_the_plan_says() -> None:
-    assert PLANS[1].workspace_bytes(4, 160) == 4 * (4 * 4 * 160 + 2 * 4 * 4)
+@pytest.mark.usefixtures("launches")
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_workspace_holds_what_the_plan_says(plan: DensePlan) -> None:
+    made = DenseWorkspace.allocate("fast", SHAPE, plan)
+    parts = [part for part in (made.acc, made.m, made.l, made.scores, made.arrived) if part is not cuda.NULL]
+    held = sum(int(np.prod(part.shape)) * part.dtype.itemsize for part in parts)
+    assert held == plan.workspace_bytes(SHAPE.rows, SHAPE.value_head_size)
 
 
 def test_more_splits_than_a_kernel_merges_are_a_bug(launches: Any) -> None:
