@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Every kernel once at each of its edges, on exact allocations: a program for compute-sanitizer, not a test.
 
-`python tests/backends/cuda/sanitize.py [--tools memcheck ...] [--ops decode ...]` runs the tools over itself, all at
-once, prints one line for each and leaves with 1 if any of them reports an error. `--plain` runs the launches without a
-tool.
+`python tests/backends/cuda/sanitize.py [--tools memcheck ...] [--ops decode ...] [--kernels int8-digits ...]` runs the
+tools over itself, all at once, prints one line for each and leaves with 1 if any of them reports an error. `--kernels`
+keeps to some of decode's and prefill's. `--plain` runs the launches without a tool.
 """
 
 import argparse
@@ -27,13 +27,15 @@ from dsa_bench.data.hyper import gate_inputs, mix_inputs
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.hyper import LAUNCH_MODES, SIGMOIDS, GateShape, MixShape
 from dsa_bench.model.plan import SplitPlan, VariantPlan
-from dsa_bench.model.request import DIGITS, PREFILL_CHOICES, UNION, WS, DataSpec
+from dsa_bench.model.request import DECODE_KERNELS, DIGITS, PREFILL_CHOICES, UNION, WS, DataSpec
 from dsa_bench.model.shape import SparseShape, ceil_div
 from dsa_bench.oracle import hyper as oracle
 from dsa_bench.oracle.attention import reference
 from dsa_bench.splits.digits import ALL_HEADS, FEW_HEADS
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+PREFILL = ("gather", *PREFILL_CHOICES)
+KERNELS = tuple(dict.fromkeys((*PREFILL, *DECODE_KERNELS, "copy")))
 CANDIDATES = (1, 65, 509, 2112)
 HEADS = ((24, 256), (8, 256), (24, 40))
 
@@ -86,8 +88,8 @@ def launch_gate() -> int:
     return checked
 
 
-def launch_prefill(backend: CudaBackend) -> int:
-    """Prefill with every kernel, on lists with and without whole tiles of invalid entries, and every path."""
+def launch_prefill(backend: CudaBackend, kernels: Sequence[str]) -> int:
+    """Prefill with these kernels, on lists with and without whole tiles of invalid entries, and every path."""
     checked = 0
     for candidates, query_heads, invalid in itertools.product(CANDIDATES, (24, 2, 32), (0.0, 0.4, 1.0)):
         shape = SparseShape(3, candidates + 70, candidates, query_heads, 2, op="prefill")
@@ -95,7 +97,7 @@ def launch_prefill(backend: CudaBackend) -> int:
         inputs.selected[1, candidates // 4 : candidates // 2] = -1
         oracle = reference(inputs)
         buffers = backend.load(inputs, "warm")
-        plans = [backend.geometry.plan(kernel, shape, None) for kernel in ("gather", *PREFILL_CHOICES)]
+        plans = [backend.geometry.plan(kernel, shape, None) for kernel in PREFILL if kernel in kernels]
         plans += [replace(plan, ctas=10**6) for plan in plans if plan.kernel == WS]  # its function for many CTAs
         for plan in plans:
             if plan.kernel == "gather":
@@ -114,7 +116,7 @@ def launch_prefill(backend: CudaBackend) -> int:
     tail = sparse_inputs(
         SparseShape(3, 700, 509, op="prefill"), DataSpec(seed=2, query_std=5.6, value_scale_multiplier=1.2e7)
     )
-    for kernel in ("int8-tc", WS, UNION):
+    for kernel in {"int8-tc", WS, UNION}.intersection(kernels):
         taken = backend.load(tail, "warm").paths(backend.geometry.plan(kernel, tail.shape, None))
         assert taken is not None
         assert taken["single"], f"no CTA of {kernel} met a tail"
@@ -132,8 +134,8 @@ def digit_plans(backend: CudaBackend, shape: SparseShape) -> list[VariantPlan]:
     return plans
 
 
-def launch_decode(backend: CudaBackend) -> int:
-    """Decode with every kernel and split."""
+def launch_decode(backend: CudaBackend, kernels: Sequence[str]) -> int:
+    """Decode with these kernels and every split."""
     checked = 0
     for candidates, (query_heads, head_size), invalid in itertools.product(CANDIDATES, HEADS, (0.0, 0.4, 1.0)):
         shape = SparseShape(2, candidates + 70, candidates, query_heads, 2, head_size)
@@ -141,7 +143,7 @@ def launch_decode(backend: CudaBackend) -> int:
         oracle = reference(inputs)
         buffers = backend.load(inputs, "warm")
         for kernel, splits in itertools.product(("previous", "int8-tc"), {1, 3, shape.tiles}):
-            if kernel == "int8-tc" and head_size != 256:
+            if kernel not in kernels or (kernel == "int8-tc" and head_size != 256):
                 continue
             requested = (1,) if kernel == "int8-tc" else ()
             plan = VariantPlan(kernel, requested, SplitPlan(shape.tiles, splits), shape.row_heads * splits)
@@ -149,7 +151,7 @@ def launch_decode(backend: CudaBackend) -> int:
             outcome = compare(out, oracle.out, backend.bound(kernel, inputs, oracle.rows, oracle.out), oracle.rows)
             assert outcome.status == "ok", f"{shape.key}, {kernel}, {splits} splits: {outcome.reason}"
             checked += 1
-        for plan in digit_plans(backend, shape) if head_size == 256 else ():
+        for plan in digit_plans(backend, shape) if head_size == 256 and DIGITS in kernels else ():
             out = run_poisoned(buffers.launcher(plan), buffers)
             outcome = compare(out, oracle.out, backend.bound(DIGITS, inputs, oracle.rows, oracle.out), oracle.rows)
             assert outcome.status == "ok", f"{shape.key}, {plan}: {outcome.reason}"
@@ -160,39 +162,39 @@ def launch_decode(backend: CudaBackend) -> int:
                     launch.enqueue()
                 backend.synchronize()
                 checked += 1
-        for forced in range(3) if head_size == 256 else ():
+        for forced in range(3) if head_size == 256 and "int8-tc" in kernels else ():
             buffers.paths(VariantPlan("int8-tc", (1,), SplitPlan(shape.tiles, 2), shape.row_heads * 2), forced)
             checked += 1
-        for kernel in ("gather", "copy") if head_size == 256 else ():
+        for kernel in {"gather", "copy"}.intersection(kernels) if head_size == 256 else ():
             buffers.launcher(backend.geometry.plan(kernel, shape, 1 if kernel == "gather" else None))(0)
             backend.synchronize()
         assert np.isfinite(oracle.out).all()
     return checked
 
 
-OPERATORS: dict[str, Callable[[], int]] = {
-    "decode": lambda: launch_decode(CudaBackend()),
-    "prefill": lambda: launch_prefill(CudaBackend("prefill")),
-    "dense": lambda: launch_dense(CudaBackend()),
-    "mix": launch_mix,
-    "gate": launch_gate,
+OPERATORS: dict[str, Callable[[Sequence[str]], int]] = {
+    "decode": lambda kernels: launch_decode(CudaBackend(), kernels),
+    "prefill": lambda kernels: launch_prefill(CudaBackend("prefill"), kernels),
+    "dense": lambda _: launch_dense(CudaBackend()),
+    "mix": lambda _: launch_mix(),
+    "gate": lambda _: launch_gate(),
 }
-"""What launches every kernel of an operator; gives the number of checked launches."""
+"""What launches the kernels of an operator; gives the number of checked launches."""
 
 
-def sanitize(tool: str, ops: Sequence[str]) -> bool:
+def sanitize(tool: str, ops: Sequence[str], kernels: Sequence[str]) -> bool:
     """Run one tool over this program; whether it found nothing."""
     command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--print-limit", "3"]
-    done = subprocess.run(
-        [*command, sys.executable, __file__, "--plain", "--ops", *ops], capture_output=True, text=True, check=False
-    )
+    program = [sys.executable, __file__, "--plain", "--ops", *ops, "--kernels", *kernels]
+    done = subprocess.run([*command, *program], capture_output=True, text=True, check=False)
     summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", done.stdout)
     launched = re.search(r"^\d+ launches checked$", done.stdout, re.MULTILINE)
     clean = (
         done.returncode == 0 and bool(launched and summary) and bool(re.search(r": 0 (errors|hazards)", summary[-1]))
     )
+    launched_by = ", ".join((*ops, *(() if set(kernels) == set(KERNELS) else kernels)))
     said = f"{summary[-1] if summary else 'no summary'}, {launched[0] if launched else 'not finished'}"
-    print(f"{tool:<10} {'clean' if clean else 'NOT CLEAN'}: {', '.join(ops)}: {said}", flush=True)
+    print(f"{tool:<10} {'clean' if clean else 'NOT CLEAN'}: {launched_by}: {said}", flush=True)
     if not clean:
         print(done.stdout[-4000:] + done.stderr[-2000:])
     return clean
@@ -202,13 +204,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=TOOLS)
     parser.add_argument("--ops", nargs="+", choices=list(OPERATORS), default=list(OPERATORS))
+    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=KERNELS)
     parser.add_argument("--plain", action="store_true")
     options = parser.parse_args()
     if options.plain:
-        print(f"{sum(OPERATORS[op]() for op in options.ops)} launches checked")
+        print(f"{sum(OPERATORS[op](options.kernels) for op in options.ops)} launches checked")
         return 0
     with ThreadPoolExecutor() as pool:
-        return int(not all(list(pool.map(lambda tool: sanitize(tool, options.ops), options.tools))))
+        return int(not all(list(pool.map(lambda tool: sanitize(tool, options.ops, options.kernels), options.tools))))
 
 
 if __name__ == "__main__":
