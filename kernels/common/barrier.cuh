@@ -86,6 +86,18 @@ __device__ __forceinline__ void cluster_arrive() {
 }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
+// Which CTA of its cluster this is, and which cluster of the grid's x.
+__device__ __forceinline__ unsigned cluster_rank() {
+  unsigned rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ __forceinline__ unsigned cluster_index() {
+  unsigned index;
+  asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+  return index;
+}
+
 // An address of this CTA's shared memory, in that of CTA `rank` of the cluster.
 __device__ __forceinline__ unsigned cluster_address(unsigned address, int rank) {
   unsigned there;

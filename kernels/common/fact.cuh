@@ -12,6 +12,7 @@
 //   max_head_size   the largest
 //   max_group       query heads of a KV head that fit a CTA
 //   paths           ways to compute of which each CTA takes one, numbered from 0, and path_<name>, the number of each
+//   step            candidates of a step of the main loop, where it isn't a tile
 //   heads_per_cta   query heads of a KV head that share a CTA, where a group may need several CTAs
 #pragma once
 

@@ -17,8 +17,8 @@ __device__ __forceinline__ unsigned long long wgmma_operand(unsigned address) {
 
 // wgmma_256(c, a, b): c = the products over 256 channels of 64 rows of a, of which warp w of the warpgroup has
 // 16w + g and 16w + g + 8, and all columns of b. Lane 4g + t holds c[4n .. 4n + 1] = C[16w + g][8n + 2t .. 8n + 2t + 1]
-// and c[4n + 2 .. 4n + 3] those of row 16w + g + 8. Waits for the products. The first step of 32 channels overwrites
-// c: accumulators zeroed outside would make the compiler run the steps one after the other.
+// and c[4n + 2 .. 4n + 3] those of row 16w + g + 8. wgmma_wait and wgmma_done come before c is read. The first step of
+// 32 channels overwrites c: accumulators zeroed outside would make the compiler run the steps one after the other.
 #define WGMMA_STEP(columns, registers, operand_a, operand_b, offset_a, offset_b, accumulate) \
   "add.s64 a, " operand_a ", " offset_a                                                      \
   ";\n"                                                                                      \
@@ -34,9 +34,8 @@ __device__ __forceinline__ unsigned long long wgmma_operand(unsigned address) {
           WGMMA_STEP(columns, registers, a, b, "6", "6", "yes")                                                   \
               WGMMA_STEP(columns, registers, a, b, "1024", half_b, "yes")                                         \
                   WGMMA_STEP(columns, registers, a, b, "1026", half_b " + 2", "yes")                              \
-                      WGMMA_STEP(columns, registers, a, b, "1028", half_b " + 4", "yes")                          \
-                          WGMMA_STEP(columns, registers, a, b, "1030", half_b " + 6",                             \
-                                     "yes") "wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned 0; }"
+                      WGMMA_STEP(columns, registers, a, b, "1028", half_b " + 4", "yes") WGMMA_STEP(              \
+                          columns, registers, a, b, "1030", half_b " + 6", "yes") "wgmma.commit_group.sync.aligned; }"
 
 #define WGMMA_OUT_8(c, n)                                                                                            \
   "=&r"(c[n]), "=&r"(c[n + 1]), "=&r"(c[n + 2]), "=&r"(c[n + 3]), "=&r"(c[n + 4]), "=&r"(c[n + 5]), "=&r"(c[n + 6]), \
@@ -56,6 +55,44 @@ __device__ __forceinline__ void wgmma_256(int (&c)[24], unsigned long long a, un
                : "memory");
 }
 
+// Waits until at most kPending of the latest runs of products are still at work; and then c may be read.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+template <int kCount>
+__device__ __forceinline__ void wgmma_done(int (&c)[kCount]) {
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) asm volatile("" : "+r"(c[n]));
+}
+
+// A run of products with a in registers: wgmma_begin, wgmma_32 .., wgmma_commit; a is not written before wgmma_wait.
+// wgmma_32(c, a, b): c = a * b over 32 channels, b unsigned; wgmma_add_32: c += a * b. Of its warp's 16 rows a lane has
+// the operand of mma_m16n8k32, and c as above. 32 channels further in b are 2 more.
+__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+#define WGMMA_SUM_8(access, c, n)                                                                         \
+  access(c[n]), access(c[n + 1]), access(c[n + 2]), access(c[n + 3]), access(c[n + 4]), access(c[n + 5]), \
+      access(c[n + 6]), access(c[n + 7])
+#define WGMMA_SUMS_8(access, c) WGMMA_SUM_8(access, c, 0)
+#define WGMMA_SUMS_24(access, c) WGMMA_SUM_8(access, c, 0), WGMMA_SUM_8(access, c, 8), WGMMA_SUM_8(access, c, 16)
+#define WGMMA_32(name, count, columns, access, a0, a1, a2, a3, operand_b, adds)                                  \
+  __device__ __forceinline__ void name(int (&c)[count], const unsigned (&a)[4], unsigned long long b) {          \
+    asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " adds ", 0;\n wgmma.mma_async.sync.aligned.m64n" columns \
+                 "k32.s32.s8.u8 {" WGMMA_##count "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " operand_b ", adds; }"   \
+                 : WGMMA_SUMS_##count(access, c)                                                                 \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                          \
+  }
+WGMMA_32(wgmma_32, 8, "16", "=r", "%8", "%9", "%10", "%11", "%12", "0")
+WGMMA_32(wgmma_add_32, 8, "16", "+r", "%8", "%9", "%10", "%11", "%12", "1")
+WGMMA_32(wgmma_32, 24, "48", "=r", "%24", "%25", "%26", "%27", "%28", "0")
+WGMMA_32(wgmma_add_32, 24, "48", "+r", "%24", "%25", "%26", "%27", "%28", "1")
+
+#undef WGMMA_SUM_8
+#undef WGMMA_SUMS_8
+#undef WGMMA_SUMS_24
+#undef WGMMA_32
 #undef WGMMA_STEP
 #undef WGMMA_256
 #undef WGMMA_OUT_8

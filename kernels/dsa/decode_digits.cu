@@ -5,6 +5,8 @@
 // Kernels   decode_digits           12 query heads a CTA; the splits of a row are a cluster (sm_90a)
 //           decode_digits_few       4 query heads a CTA, and a cluster for each such part of a group (sm_90a)
 //           decode_digits_portable  12 query heads a CTA; the last CTA of a row merges what the others left (any)
+//           With _long after one of the first two, a step of the main loop has more candidates: <kernel>_step says how
+//           many. Right for any split; fastest is the shortest step that holds it.
 // Computes  out of digits.cuh for row r and query head h, over the candidates of the row's list.
 // Grid      (splits * parts, kv_heads, rows), parts = ceil(group / heads_per_cta). CTA (x, g, r) owns split x % splits
 //           and the query heads from g * group + x / splits * heads_each on, heads_each = ceil(group / parts). Split s
@@ -30,32 +32,40 @@ struct Sizes {
   int context, candidates, group, heads_each, splits, tiles_each, tiles_more;
 };
 
-template <int kHeads, int kSlots, bool kCluster>
+template <int kHeads, int kRuns, bool kCluster>
 __device__ __forceinline__ void decode(const __nv_bfloat16* query, const Code* key, const Code* value,
                                        const float* key_scale, const float* value_scale, const int* selected,
                                        __nv_bfloat16* out, float* chunks, float2* head_sums, unsigned* arrived,
                                        const Sizes& sizes, float scale, int forced_path, unsigned* path_counts) {
   const unsigned row = blockIdx.z, kv_head = blockIdx.y;
-  int split = blockIdx.x, part = 0;  // no division: it would come before everything else
-  for (; split >= sizes.splits; split -= sizes.splits) ++part;
+  int split, part;  // no division: it would come before everything else
+  if constexpr (kCluster) {
+    split = cluster_rank();
+    part = cluster_index();
+  } else {
+    for (split = blockIdx.x, part = 0; split >= sizes.splits; split -= sizes.splits) ++part;
+  }
+  const int begin = kTile * (split * sizes.tiles_each + min(split, sizes.tiles_more));
+  const int count = min(kTile * (sizes.tiles_each + (split < sizes.tiles_more)), sizes.candidates - begin);
+  const int* list = selected + static_cast<unsigned long long>(row) * unsigned(sizes.candidates) + unsigned(begin);
+  int entry[kRuns];
+  load_entries(entry, list, count, 0);  // the copies wait for these, and everything else for the copies
   const unsigned first_head = (row * gridDim.y + kv_head) * sizes.group + part * sizes.heads_each;
-  const size_t cache_offset = static_cast<size_t>(kv_head) * sizes.context * kHeadSize;
-  const int tile = split * sizes.tiles_each + min(split, sizes.tiles_more);
-  const int tiles = sizes.tiles_each + (split < sizes.tiles_more);
-  Task task = {query + static_cast<size_t>(first_head) * kHeadSize,
+  const unsigned long long cache_offset =
+      static_cast<unsigned long long>(kv_head * kHeadSize) * unsigned(sizes.context);
+  Task task = {query + static_cast<unsigned long long>(first_head) * kHeadSize,
                key + cache_offset,
                value + cache_offset,
                key_scale + kv_head * kHeadSize,
                value_scale + kv_head * kHeadSize,
-               selected + static_cast<size_t>(row) * sizes.candidates,
-               out + static_cast<size_t>(first_head) * kHeadSize,
+               list,
+               out + static_cast<unsigned long long>(first_head) * kHeadSize,
                nullptr,
                nullptr,
                nullptr,
                sizes.context,
                min(sizes.heads_each, sizes.group - part * sizes.heads_each),
-               tile * kTile,
-               min((tile + tiles) * kTile, sizes.candidates),
+               count,
                split,
                sizes.splits,
                scale};
@@ -65,32 +75,35 @@ __device__ __forceinline__ void decode(const __nv_bfloat16* query, const Code* k
     task.head_sums = head_sums + merged * sizes.splits * (4 * kHeads);
     task.arrived = arrived + merged;
   }
-  attend<kHeads, kSlots, kCluster>(task, forced_path, path_counts);
+  attend<kHeads, kRuns, kCluster>(task, entry, forced_path, path_counts);
 }
 
 }  // namespace digits
 
-#define DECODE_DIGITS(name, heads, slots, cluster, resident)                                                        \
+#define DECODE_DIGITS(name, heads, runs, cluster)                                                                   \
   KERNEL_FACT(name, threads, digits::kThreads);                                                                     \
-  KERNEL_FACT(name, smem_bytes, sizeof(digits::Smem<heads, slots, cluster>));                                       \
+  KERNEL_FACT(name, smem_bytes, sizeof(digits::Smem<heads, runs, cluster>));                                        \
   KERNEL_FACT(name, tile, digits::kTile);                                                                           \
+  KERNEL_FACT(name, step, digits::kRun* runs);                                                                      \
   KERNEL_FACT(name, max_cluster, cluster ? digits::kMaxCluster : 0);                                                \
   KERNEL_FACT(name, max_group, 16);                                                                                 \
   KERNEL_FACT(name, head_size, digits::kHeadSize);                                                                  \
   KERNEL_FACT(name, heads_per_cta, 4 * heads);                                                                      \
-  extern "C" __global__ void __launch_bounds__(digits::kThreads, resident) name(                                    \
+  extern "C" __global__ void __launch_bounds__(digits::kThreads, 1) name(                                           \
       const __nv_bfloat16* __restrict__ query, const Code* __restrict__ key, const Code* __restrict__ value,        \
       const float* __restrict__ key_scale, const float* __restrict__ value_scale, const int* __restrict__ selected, \
       __nv_bfloat16* __restrict__ out, float* __restrict__ chunks, float2* __restrict__ head_sums,                  \
       unsigned* __restrict__ arrived, int context, int candidates, int group, int heads_each, int splits,           \
       int tiles_each, int tiles_more, float scale, int forced_path, unsigned* path_counts) {                        \
-    digits::decode<heads, slots, cluster>(                                                                          \
+    digits::decode<heads, runs, cluster>(                                                                           \
         query, key, value, key_scale, value_scale, selected, out, chunks, head_sums, arrived,                       \
         {context, candidates, group, heads_each, splits, tiles_each, tiles_more}, scale, forced_path, path_counts); \
   }
 
-DECODE_DIGITS(decode_digits_portable, 3, 1, false, 1)
+DECODE_DIGITS(decode_digits_portable, 3, 1, false)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-DECODE_DIGITS(decode_digits, 3, 2, true, 1)
-DECODE_DIGITS(decode_digits_few, 1, 2, true, 1)
+DECODE_DIGITS(decode_digits_few, 1, 1, true)
+DECODE_DIGITS(decode_digits_few_long, 1, 2, true)
+DECODE_DIGITS(decode_digits, 3, 2, true)
+DECODE_DIGITS(decode_digits_long, 3, 3, true)
 #endif

@@ -3,9 +3,10 @@
 // to a run of the row's candidates in integer arithmetic, and the CTAs of the run's row merge what they have.
 //
 // Computes  x, m, l as int8_tc.cuh has them, and out[d] = value_scale[d] * sum exp(x[c] - m) * v8[c,d] / l.
-// Warps     8 compute, 4 gather. The gather warps copy K and V of a step of 128 candidates into one of kSlots slots
-//           each, and so wait where the load-store unit does; the compute warps never copy.
-//           Scores: warp w owns candidates [16w, 16w + 16) of a step, all heads. Output: warp w owns channels
+// Warps     8 compute, 4 gather. A step is kRuns runs of 128 candidates that share a maximum; the gather warps copy K
+//           and V of each run into a slot of its own, K of a step first, and so wait where the load-store unit does;
+//           the compute warps never copy.
+//           Scores: warp w owns candidates [16w, 16w + 16) of a run, all heads. Output: warp w owns channels
 //           [32w, 32w + 32), all heads. Both products are INT8 x INT8 -> INT32 with candidates or channels as rows and
 //           the digits of heads as columns: lane 4g + t holds all digits of heads kHeads * t + j, whichever product.
 // Paths     0 integer  probabilities as four UINT8 digits: p * 2^32 relative to the step's maximum, rounded. Needs for
@@ -13,8 +14,9 @@
 //           1 wide     the scores of 0, probabilities in FP32 times 2^100, values multiplied in FP32 on CUDA cores.
 //           All CTAs of a row and KV head see the same value_scale, so they take the same path.
 // Numerics  Query as four INT8 digits (int8_query.cuh), codes as they are: |dx| as on the path digits of int8_tc.cuh.
-//           0  p is off by 2^-22 p + 2^-33, the sums of a step are exact integers (255 * 128 * 128 < 2^31), rounded to
-//              FP32 twice, 2^-24 each. With |value_scale| <= 2^8 a candidate's p adds at most 2^-18 to the output.
+//           0  p is off by 2^-22 p + 2^-33. The sums of a step are exact integers, which become FP32: those of one or
+//              two runs in two halves (257 * 255 * 128 * 256 < 2^31), of three runs without their last 8 bits, which
+//              are 2^-24 of a code. With |value_scale| <= 2^8 a candidate's p adds at most 2^-18 to the output.
 //           1  as on the path single of int8_tc.cuh.
 //           l sums the unrounded FP32 p. value_scale is applied last.
 // Merging   In the order of the splits, whoever does it: the bits do not depend on which CTA was first.
@@ -57,8 +59,8 @@ __device__ __forceinline__ void mma_s8_u8_m16n8k32(int (&c)[4], const unsigned (
 }
 
 constexpr int kHeadSize = 256;
-constexpr int kTile = 64;   // candidates: splits are runs of tiles
-constexpr int kStep = 128;  // candidates of a step of the main loop: 16 for each compute warp
+constexpr int kTile = 64;  // candidates: splits are runs of tiles
+constexpr int kRun = 128;  // candidates: 16 for each compute warp
 constexpr int kComputeWarps = 8;
 constexpr int kCompute = 32 * kComputeWarps;  // threads
 constexpr int kGather = 128;
@@ -76,7 +78,7 @@ constexpr float kWide = 1.2676506002282294e30f;  // 2^100
 // The score of no candidate. Finite, as a difference is multiplied by a unit that may be 0.
 constexpr float kNone = -3e38f;
 
-enum Barrier : int { kComputeBarrier = 1, kHeadsBarrier, kWeightsBarrier };
+enum Barrier : int { kComputeBarrier = 1, kGatherBarrier, kHeadsBarrier };
 
 struct Empty {};
 template <bool kCondition, typename T>
@@ -92,30 +94,34 @@ struct If<false, T> {
 template <int kHeads>
 struct Inbox {
   alignas(16) float chunk[kMaxReceived][2 * kHeads][8]
-                         [4];            // [chunk of mine * CTAs + CTA][head of the half][g][16-channel block, d]
-  float2 head[kMaxCluster][4 * kHeads];  // m and l
-  float weight[4 * kHeads][kMaxCluster];
+                         [4];  // [chunk of mine * CTAs + CTA][head of the half][g][16-channel block, d]
+  alignas(16) float2 head[4 * kHeads][kMaxCluster];  // m and l
+  alignas(16) float weight[4 * kHeads][kMaxCluster];
   unsigned long long heads_there, chunks_there;
 };
 
-template <int kHeads, int kSlots, bool kCluster>
+// K and V of a step; but of three runs the last V takes the place of the first K, as a CTA has no more.
+__host__ __device__ constexpr int slots(int runs) { return runs < 3 ? 2 * runs : 5; }
+
+template <int kHeads, int kRuns, bool kCluster>
 struct alignas(1024) Smem {
-  Code key[kSlots][2][kStep][128];       // the halves of the channels, as wgmma wants them
-  Code value[kSlots][kStep][kHeadSize];  // 16-byte chunk c of row r lies at c ^ (r % 8)
-  Code digit[2][16 * kHeads][128];       // q * key_scale as wgmma wants it
+  // Of a run each: K as [half of the channels][row][128] as wgmma wants it, or V as [row][256], where the 16-byte chunk
+  // c of row r lies at c ^ (r % 8). A ring, which is filled with K of the runs of a step and then with V of them.
+  Code slot[slots(kRuns)][kRun * kHeadSize];
+  Code digit[2][16 * kHeads][128];  // q * key_scale as wgmma wants it
   union {
-    alignas(16) Code probability[16 * kHeads][kStep + 16];  // [column][candidate]
-    alignas(16) float wide_probability[kStep][4 * kHeads];
+    alignas(1024) Code probability[kRuns][16 * kHeads][kRun];  // [column][candidate], as wgmma wants it
+    alignas(16) float wide_probability[kRuns * kRun][4 * kHeads];
   };
   float value_scale[kHeadSize];
   alignas(16) float max_of_warp[4 * kHeads][kComputeWarps];
-  alignas(16) float sum_of_warp[4 * kHeads][kComputeWarps];
-  float max[4 * kHeads], sum[4 * kHeads];  // sum: of all CTAs
-  float unit[4 * kHeads];                  // log2 of a factor of p per unit of a score
-  float rescale[4 * kHeads];               // path 1: square root of what a step's new maximum does to acc
-  bool wide, last;                         // path 1; this CTA merges
+  alignas(16) float sum_of_lanes[4 * kHeads][kComputeWarps][8];  // l of each warp's candidates g and g + 8
+  float max[4 * kHeads], sum[4 * kHeads];                        // sum: of all CTAs
+  float unit[4 * kHeads];                                        // log2 of a factor of p per unit of a score
+  float rescale[4 * kHeads];  // path 1: square root of what a step's new maximum does to acc
+  bool wide, last;            // path 1; this CTA merges
   typename If<kCluster, Inbox<kHeads>>::type inbox;
-  unsigned long long key_there[kSlots], value_there[kSlots], key_free[kSlots], value_free[kSlots];
+  unsigned long long there[slots(kRuns)], free[slots(kRuns)];
 };
 
 // The part of the problem that one CTA sees, and where its result goes.
@@ -125,44 +131,35 @@ struct Task {
   const Code* value;           // [context, 256]
   const float* key_scale;      // [256]
   const float* value_scale;    // [256]
-  const int* selected;         // [candidates]
+  const int* selected;         // [count]: those of this CTA's split
   __nv_bfloat16* out;          // [heads, 256]
   float* chunks;               // merge through global memory: [splits, kChunks, 2 * kHeads, 8, 4]
   float2* head_sums;           // [splits, 4 * kHeads]
   unsigned* arrived;           // 0, and 0 again when the row is merged
-  int context, heads, begin, end, split, splits;
+  int context, heads, count, split, splits;
   float scale;
 };
 
-// What each split's partial counts for one head: lane i of those that differ in the bits of kLanes has m and l of split
-// i. Path 0: exp(m - M) / l; path 1: the square root of exp(m - M), and l in smem.sum.
-template <Path kPath, int kLanes, typename S>
-__device__ __forceinline__ float weigh(S& smem, int head, float2 m_l) {
-  const float m = lanes_max<kLanes>(m_l.x);
-  const float below = m_l.x == m ? 0.f : (m_l.x - m) * smem.unit[head];  // also if the unit is NaN
-  if constexpr (kPath == kWidePath) {
-    const float root = ex2(0.5f * below);
-    const float l = lanes_sum<kLanes>(m_l.y * root * root);
-    if ((threadIdx.x & kLanes) == 0) smem.sum[head] = l;
-    return root;
-  }
-  const float w = ex2(below);
-  const float l = lanes_sum<kLanes>(m_l.y * w);
-  return l == 0.f ? 0.f : w / l;
+// m and l of a head, once they are published: by 8 lanes, of which each gets both.
+template <typename S>
+__device__ __forceinline__ float2 head_sums(const S& smem, int head) {
+  const float4* of_warp = reinterpret_cast<const float4*>(smem.sum_of_lanes[head][threadIdx.x % 8]);
+  const float4 a = of_warp[0], b = of_warp[1];
+  return make_float2(smem.max[head], lanes_sum<7>(((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w))));
 }
 
 // Chunks that each CTA of a cluster merges, but that the last ones may have fewer.
-__device__ __forceinline__ int chunks_per_cta(int ctas) { return (kChunks + ctas - 1) / ctas; }
+__device__ __forceinline__ int chunks_per_cta(int ctas) {  // without a division: it would be on the way to the digits
+  return ctas >= 16 ? 1 : ctas >= 8 ? 2 : ctas >= 6 ? 3 : ctas >= 4 ? 4 : ctas >= 3 ? 6 : ctas >= 2 ? 8 : 16;
+}
 
 // Initialises the barriers of a CTA, by one thread.
-template <int kHeads, int kSlots, bool kCluster, typename S>
+template <int kHeads, int kRuns, bool kCluster, typename S>
 __device__ __forceinline__ void initialise_barriers(const Task& task, S& smem) {
 #pragma unroll
-  for (int slot = 0; slot < kSlots; ++slot) {
-    mbarrier_init(shared_address(&smem.key_there[slot]), kGather);
-    mbarrier_init(shared_address(&smem.value_there[slot]), kGather);
-    mbarrier_init(shared_address(&smem.key_free[slot]), kComputeWarps);
-    mbarrier_init(shared_address(&smem.value_free[slot]), kComputeWarps);
+  for (int slot = 0; slot < slots(kRuns); ++slot) {
+    mbarrier_init(shared_address(&smem.there[slot]), kGather);
+    mbarrier_init(shared_address(&smem.free[slot]), kComputeWarps);
   }
   if constexpr (kCluster) {
     auto& inbox = smem.inbox;
@@ -175,74 +172,260 @@ __device__ __forceinline__ void initialise_barriers(const Task& task, S& smem) {
   }
 }
 
-constexpr int kRows = kStep / 8;  // of a step, for each gather thread
-
-__device__ __forceinline__ void load_entries(const Task& task, int begin, int (&entry)[kRows]) {
-#pragma unroll
-  for (int n = 0; n < kRows; ++n) entry[n] = load_entry(task.selected, begin + 8 * n, task.end);
+// The entry of a list that this thread asks for, of each run, so that its warp has those that it needs: lanes i and
+// i + 16 of compute warp w candidate 16w + i; lane i of gather warp w every eighth from 2w + i % 2 on, the (i / 2)th.
+__device__ __forceinline__ int entry_of_thread() {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  return warp < kComputeWarps ? 16 * warp + lane % 16 : 2 * (warp - kComputeWarps) + lane % 2 + lane / 2 * 8;
 }
 
-// A gather thread: 16 bytes of every eighth row of each step's K and V. A row that is no candidate's is not copied:
-// what its place holds are codes, weighed with 0.
-template <int kHeads, int kSlots, bool kCluster, typename S>
-__device__ __forceinline__ void gather(const Task& task, S& smem) {
-  const int chunk = threadIdx.x % 16, first = (threadIdx.x - kCompute) / 16;
+// Those of a step that begins `begin` candidates on; -1 past the end. Volatile, to be asked for right here.
+template <int kRuns>
+__device__ __forceinline__ void load_entries(int (&entry)[kRuns], const int* list, int count, int begin) {
+  const int first = begin + entry_of_thread();
+#pragma unroll
+  for (int run = 0; run < kRuns; ++run)
+    asm volatile("{ .reg .pred p;\n setp.lt.s32 p, %2, %3;\n mov.s32 %0, -1;\n @p ld.global.nc.s32 %0, [%1]; }"
+                 : "=&r"(entry[run])
+                 : "l"(list + first + kRun * run), "r"(first + kRun * run), "r"(count));
+}
+
+constexpr int kRows = kRun / 8;    // of a run, for each gather thread
+constexpr int kHalf = 128 * kRun;  // bytes of K of a run: half of the channels
+
+// Whose turn it is in a ring.
+struct Turn {
+  int slot = 0, round = 0;
+
+  template <int kSlots>
+  __device__ __forceinline__ Turn after(int turns) const {  // at most kSlots
+    return slot + turns < kSlots ? Turn{slot + turns, round} : Turn{slot + turns - kSlots, round + 1};
+  }
+};
+
+// Copies 16 bytes of row `position` of a cache head, from `column` on; zeros if the position is no candidate's.
+__device__ __forceinline__ void copy_row(unsigned target, const Code* column, int position, int context) {
+  asm volatile(
+      "{ .reg .pred none;\n .reg .b64 row;\n setp.ge.u32 none, %2, %3;\n mad.wide.u32 row, %2, %4, %1;\n"
+      "cp.async.cg.shared.global [%0], [row], 16, none; }" ::"r"(target),
+      "l"(column), "r"(position), "r"(context), "n"(kHeadSize)
+      : "memory");
+}
+
+// A gather thread: 16 bytes of every eighth row of each run's K and V; none of a row that is no candidate's.
+template <int kHeads, int kRuns, bool kCluster, typename S>
+__device__ __forceinline__ void gather(const Task& task, S& smem, int (&entry)[kRuns]) {
+  const int thread = threadIdx.x - kCompute, chunk = thread % 16, first = thread / 16, lane = thread % 32;
+  if (thread == 0) initialise_barriers<kHeads, kRuns, kCluster>(task, smem);
   const Code* key = task.key + 16 * chunk;
   const Code* value = task.value + 16 * chunk;
-  const unsigned key_target = shared_address(&smem.key[0][chunk / 8][first][16 * (chunk % 8 ^ first)]);
-  const unsigned value_target = shared_address(&smem.value[0][first][16 * (chunk ^ first)]);
-  int entry[kRows];
-  load_entries(task, task.begin + first, entry);
-  // After the loads: the copies wait for these, and everything else for the copies.
-  if (threadIdx.x == kCompute) initialise_barriers<kHeads, kSlots, kCluster>(task, smem);
+  const unsigned ring = shared_address(smem.slot);
+  const int key_target = kHalf * (chunk / 8) + 128 * first + 16 * (chunk % 8 ^ first);
+  const int value_target = kHeadSize * first + 16 * (chunk ^ first);
   __syncthreads();  // the mbarriers are initialised
   if constexpr (kCluster) cluster_arrive();
+  Turn turn;
 #pragma unroll 1
-  for (int i = 0, begin = task.begin; begin < task.end; ++i, begin += kStep) {
-    const int slot = i % kSlots, round = i / kSlots;
-    int position[kRows];
+  for (int begin = 0; begin < task.count; begin += kRuns * kRun) {
+    int position[kRuns][kRows];
 #pragma unroll
-    for (int n = 0; n < kRows; ++n) position[n] = candidate_or_none(entry[n], task.context);
-    if (kSlots > 1) load_entries(task, begin + kStep + first, entry);
-    if (round > 0) mbarrier_wait(shared_address(&smem.key_free[slot]), (round - 1) % 2);
+    for (int run = 0; run < kRuns; ++run) {
+      if (begin + kRun * run >= task.count) break;
 #pragma unroll
-    for (int n = 0; n < kRows; ++n)
-      cp_async_16(key_target + slot * sizeof(smem.key[0]) + 1024 * n, cache_row(key, position[n], kHeadSize),
-                  position[n]);
-    mbarrier_arrive_copied(shared_address(&smem.key_there[slot]));
-    if (round > 0) mbarrier_wait(shared_address(&smem.value_free[slot]), (round - 1) % 2);
+      for (int n = 0; n < kRows; ++n) position[run][n] = __shfl_sync(0xffffffffu, entry[run], 2 * n + lane / 16);
+      if (turn.round > 0) mbarrier_wait(shared_address(&smem.free[turn.slot]), (turn.round - 1) % 2);
 #pragma unroll
-    for (int n = 0; n < kRows; ++n)
-      cp_async_16(value_target + slot * sizeof(smem.value[0]) + 2048 * n, cache_row(value, position[n], kHeadSize),
-                  position[n]);
-    mbarrier_arrive_copied(shared_address(&smem.value_there[slot]));
-    if (kSlots == 1) load_entries(task, begin + kStep + first, entry);  // while everyone else is busy with this step
+      for (int n = 0; n < kRows; ++n)
+        copy_row(ring + turn.slot * sizeof(smem.slot[0]) + key_target + 1024 * n, key, position[run][n], task.context);
+      mbarrier_arrive_copied(shared_address(&smem.there[turn.slot]));
+      turn = turn.after<slots(kRuns)>(1);
+    }
+    load_entries(entry, task.selected, task.count, begin + kRuns * kRun);
+#pragma unroll
+    for (int run = 0; run < kRuns; ++run) {
+      if (begin + kRun * run >= task.count) break;
+      if (turn.round > 0) mbarrier_wait(shared_address(&smem.free[turn.slot]), (turn.round - 1) % 2);
+#pragma unroll
+      for (int n = 0; n < kRows; ++n)
+        copy_row(ring + turn.slot * sizeof(smem.slot[0]) + value_target + 2048 * n, value, position[run][n],
+                 task.context);
+      mbarrier_arrive_copied(shared_address(&smem.there[turn.slot]));
+      turn = turn.after<slots(kRuns)>(1);
+    }
   }
 }
 
-// The gather warps, once all is copied and while the compute warps have PV to do: the weights of a cluster's CTAs.
+// The gather warps of a cluster, once all is copied: m and l of each head to all its CTAs.
 template <int kHeads, typename S>
-__device__ __forceinline__ void weigh_cluster(const Task& task, S& smem) {
+__device__ __forceinline__ void send_heads(const Task& task, S& smem) {
   auto& inbox = smem.inbox;
-  named_sync<kHeadsBarrier, kThreads>();
-  mbarrier_wait_cluster(shared_address(&inbox.heads_there), 0);
-  const int split = threadIdx.x % 16;
-  for (int head = (threadIdx.x - kCompute) / 16; head < 4 * kHeads; head += kGather / 16) {
-    const float2 m_l = split < task.splits ? inbox.head[split][head] : make_float2(kNone, 0.f);
-    inbox.weight[head][split] =
-        smem.wide ? weigh<kWidePath, 15>(smem, head, m_l) : weigh<kInteger, 15>(smem, head, m_l);
+  const int head = min(static_cast<int>(threadIdx.x - kCompute) / 8, 4 * kHeads - 1), first = threadIdx.x % 8;
+  cluster_wait();  // the mbarriers of every CTA are initialised
+  const unsigned mine = shared_address(&inbox.head[head][task.split]), there = shared_address(&inbox.heads_there);
+  named_sync<kHeadsBarrier, kThreads>();  // m and l of this CTA are there
+  const float2 m_l = head_sums(smem, head);
+  if (threadIdx.x - kCompute < 32 * kHeads)
+#pragma unroll
+    for (int to = first; to < kMaxCluster; to += 8)
+      if (to < task.splits) cluster_store(cluster_address(mine, to), cluster_address(there, to), m_l);
+}
+
+// --- merging, by pieces: 4 channels of a head ------------------------------------------------------------------------
+
+// What each split's partial counts for one head, and l: lane i of those that differ in the bits of kLanes has m and l
+// of split i, and of split i + kLanes + 1 if kPer is 2. On path 0 exp(m - M); on path 1 its square root.
+template <Path kPath, int kLanes, int kPer>
+__device__ __forceinline__ float weigh(const float2 (&m_l)[kPer], float unit, float (&weight)[kPer]) {
+  float m = m_l[0].x;
+#pragma unroll
+  for (int n = 1; n < kPer; ++n) m = fmaxf(m, m_l[n].x);
+  m = lanes_max<kLanes>(m);
+  float l = 0.f;
+#pragma unroll
+  for (int n = 0; n < kPer; ++n) {
+    const float below = m_l[n].x == m ? 0.f : (m_l[n].x - m) * unit;  // also if the unit is NaN
+    weight[n] = ex2(kPath == kWidePath ? 0.5f * below : below);
+    l += m_l[n].y * weight[n] * (kPath == kWidePath ? weight[n] : 1.f);
   }
-  named_arrive<kWeightsBarrier, kThreads>();
+  l = lanes_sum<kLanes>(l);
+  return kPath == kWidePath || l == 0.f ? l : __fdividef(1.f, l);
+}
+
+template <Path kPath>
+__device__ __forceinline__ void add(float4& sum, float w, float4 x) {
+  const float factor = kPath == kWidePath ? w : 1.f;
+  sum.x = fmaf(w, x.x * factor, sum.x);
+  sum.y = fmaf(w, x.y * factor, sum.y);
+  sum.z = fmaf(w, x.z * factor, sum.z);
+  sum.w = fmaf(w, x.w * factor, sum.w);
+}
+
+template <int kHeads>
+__device__ __forceinline__ int head_of(int chunk, int piece) {
+  return 2 * kHeads * (chunk % 2) + piece / 8;
+}
+
+// acc / l * value_scale. On path 0 `l` is 1 / l, or 0; path 1 has no intermediate result that is out of range although
+// it is not.
+template <Path kPath>
+__device__ __forceinline__ float divided(float acc, float l, float value_scale) {
+  if constexpr (kPath == kInteger) return acc * l * value_scale;
+  if (l == 0.f) return 0.f;
+  return fabsf(value_scale) < 1.f ? acc / l * value_scale : value_scale / l * acc;
+}
+
+// The piece of a chunk, to out.
+template <Path kPath, int kHeads, typename S>
+__device__ __forceinline__ void store(const Task& task, const S& smem, int chunk, int piece, float4 x, float l) {
+  const int head = head_of<kHeads>(chunk, piece), channel = 32 * (chunk / 2) + 2 * (piece % 8);
+  if (head >= task.heads) return;
+  __nv_bfloat162* out = reinterpret_cast<__nv_bfloat162*>(task.out + head * kHeadSize + channel);
+  const float2 low = *reinterpret_cast<const float2*>(&smem.value_scale[channel]);
+  const float2 high = *reinterpret_cast<const float2*>(&smem.value_scale[channel + 16]);
+  out[0] = __floats2bfloat162_rn(divided<kPath>(x.x, l, low.x), divided<kPath>(x.y, l, low.y));
+  out[8] = __floats2bfloat162_rn(divided<kPath>(x.z, l, high.x), divided<kPath>(x.w, l, high.y));
+}
+
+// The gather warps: this CTA's share of what its cluster has sent, weighed while the compute warps multiply.
+template <Path kPath, int kHeads, typename S>
+__device__ __forceinline__ void merge_cluster(const Task& task, S& smem) {
+  constexpr int kPieces = 16 * kHeads;  // of a chunk
+  auto& inbox = smem.inbox;
+  const int first = task.split * chunks_per_cta(task.splits), thread = threadIdx.x - kCompute, lane = thread % 8;
+  const int pieces = kPieces * min(chunks_per_cta(task.splits), kChunks - first);
+  mbarrier_wait_cluster(shared_address(&inbox.heads_there), 0);
+  if (thread < 32 * kHeads) {  // 8 lanes a head
+    const int head = thread / 8;
+    float2 m_l[2];
+    float weight[2];
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+      m_l[n] = lane + 8 * n < task.splits ? inbox.head[head][lane + 8 * n] : make_float2(kNone, 0.f);
+    const float l = weigh<kPath, 7>(m_l, smem.unit[head], weight);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) inbox.weight[head][lane + 8 * n] = weight[n];
+    if (lane == 0) smem.sum[head] = l;
+  }
+  named_sync<kGatherBarrier, kGather>();  // the weights are published
+  for (int i = thread; i < pieces; i += kGather) {
+    const int chunk = i / kPieces, piece = i % kPieces, head = head_of<kHeads>(first + chunk, piece);
+    const float4* from = reinterpret_cast<const float4*>(inbox.chunk[chunk * task.splits]) + piece;
+    float weight[kMaxCluster];
+#pragma unroll
+    for (int n = 0; n < kMaxCluster / 4; ++n)
+      reinterpret_cast<float4*>(weight)[n] = reinterpret_cast<const float4*>(inbox.weight[head])[n];
+    const float l = smem.sum[head];
+    mbarrier_wait_cluster(shared_address(&inbox.chunks_there), 0);  // after the loads, which come from here
+    float4 sum = {};
+#pragma unroll
+    for (int split = 0; split < kMaxCluster; ++split)
+      if (split < task.splits) add<kPath>(sum, weight[split], from[split * kPieces]);
+    store<kPath, kHeads>(task, smem, first + chunk, piece, sum, l);
+  }
+}
+
+// The compute warps of the CTA that came last. Its own partial too comes from memory, so that the order is that of the
+// splits.
+template <Path kPath, int kHeads, typename S>
+__device__ __forceinline__ void merge_global(const Task& task, S& smem) {
+  constexpr int kPieces = kChunks * 16 * kHeads / kCompute;  // of a split, for each thread
+  constexpr int kAhead = 3;                                  // splits in flight
+  const int thread = threadIdx.x, lane = threadIdx.x % 32;
+  float* weights = reinterpret_cast<float*>(smem.slot);  // [4 * kHeads][32]
+  const float4* chunks = reinterpret_cast<const float4*>(task.chunks) + thread;
+  float4 part[kAhead][kPieces];
+  const auto load = [&](int ahead, int split) {
+#pragma unroll
+    for (int n = 0; n < kPieces; ++n)
+      part[ahead][n] =
+          split < task.splits ? __ldcg(chunks + (split * kPieces + n) * kCompute) : make_float4(0.f, 0.f, 0.f, 0.f);
+  };
+#pragma unroll
+  for (int ahead = 0; ahead < kAhead; ++ahead) load(ahead, ahead);
+  for (int head = thread / 32; head < 4 * kHeads; head += kComputeWarps) {
+    float2 m_l[1] = {lane < task.splits ? __ldcg(task.head_sums + lane * 4 * kHeads + head) : make_float2(kNone, 0.f)};
+    float weight[1];
+    const float l = weigh<kPath, 31>(m_l, smem.unit[head], weight);
+    weights[32 * head + lane] = weight[0];
+    if (lane == 0) smem.sum[head] = l;
+  }
+  named_sync<kComputeBarrier, kCompute>();  // the weights are published
+  const auto head_of_piece = [&](int n) {
+    const int i = thread + kCompute * n;
+    return head_of<kHeads>(i / (16 * kHeads), i % (16 * kHeads));
+  };
+  float4 sum[kPieces] = {};
+  for (int first = 0; first < task.splits; first += kAhead) {
+#pragma unroll
+    for (int ahead = 0; ahead < kAhead; ++ahead) {
+      const int split = first + ahead;
+#pragma unroll
+      for (int n = 0; n < kPieces; ++n)
+        add<kPath>(sum[n], split < task.splits ? weights[32 * head_of_piece(n) + split] : 0.f, part[ahead][n]);
+    }
+#pragma unroll
+    for (int ahead = 0; ahead < kAhead; ++ahead) load(ahead, first + kAhead + ahead);
+  }
+#pragma unroll
+  for (int n = 0; n < kPieces; ++n) {
+    const int i = thread + kCompute * n;
+    store<kPath, kHeads>(task, smem, i / (16 * kHeads), i % (16 * kHeads), sum[n], smem.sum[head_of_piece(n)]);
+  }
 }
 
 // The compute warps of one CTA at work.
-template <int kHeads, int kSlots, bool kCluster>
+template <int kHeads, int kRuns, bool kCluster>
 class Attention {
  public:
-  using S = Smem<kHeads, kSlots, kCluster>;
+  using S = Smem<kHeads, kRuns, kCluster>;
 
-  __device__ __forceinline__ Attention(const Task& task, S& smem)
-      : task_(task), smem_(smem), tid_(threadIdx.x), warp_(threadIdx.x / 32), lane_(threadIdx.x % 32) {
+  __device__ __forceinline__ Attention(const Task& task, S& smem, int (&entry)[kRuns])
+      : task_(task),
+        smem_(smem),
+        tid_(threadIdx.x),
+        warp_(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0)),  // so that it is known to be the same in a warp
+        lane_(threadIdx.x % 32),
+        entry_(entry) {
 #pragma unroll
     for (int j = 0; j < kHeads; ++j) max_[j] = kNone;
   }
@@ -261,7 +444,6 @@ class Attention {
   // Leaves the digits, units and value_scale in shared memory, seen by the compute warps. Whether path 1 is taken.
   __device__ __forceinline__ bool prologue(int forced) {
     // All of it is requested before any is used.
-    load_entries(task_.begin);
     uint4 q = load_query(warp_), next = load_query(warp_ + kComputeWarps);
     float key_scale[8];
     const float4* scales = reinterpret_cast<const float4*>(task_.key_scale) + 2 * lane_;
@@ -310,96 +492,144 @@ class Attention {
                               : make_uint4(0, 0, 0, 0);
   }
 
-  __device__ __forceinline__ void load_entries(int begin) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e)
-      entry_[e] = load_entry(task_.selected, begin + 16 * warp_ + lane_ / 4 + 8 * e, task_.end);
-  }
-
   template <Path kPath>
   __device__ __forceinline__ void pass() {
     float wide_acc[kPath == kWidePath ? 4 * kHeads : 1] = {};
 #pragma unroll 1
-    for (int i = 0, begin = task_.begin; begin < task_.end; ++i, begin += kStep) {
-      const int slot = i % kSlots, parity = i / kSlots % 2;
-      const bool last = begin + kStep >= task_.end;
-      bool valid[2];
+    for (int begin = 0; begin < task_.count; begin += kRuns * kRun) {
+      const int runs = min((task_.count - begin + kRun - 1) / kRun, kRuns);
+      const bool last = begin + kRuns * kRun >= task_.count;
+      bool valid[kRuns][2];
 #pragma unroll
-      for (int e = 0; e < 2; ++e) valid[e] = candidate_or_none(entry_[e], task_.context) >= 0;
-      load_entries(begin + kStep);
+      for (int run = 0; run < kRuns; ++run)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          valid[run][e] =
+              candidate_or_none(__shfl_sync(0xffffffffu, entry_[run], lane_ / 4 + 8 * e), task_.context) >= 0;
+      load_entries(entry_, task_.selected, task_.count, begin + kRuns * kRun);
 
-      float x[2][kHeads];
-      mbarrier_wait(shared_address(&smem_.key_there[slot]), parity);
-      scores(slot, x);
-      __syncwarp();
-      if (lane_ == 0) mbarrier_arrive(shared_address(&smem_.key_free[slot]));
+      float x[kRuns][2][kHeads] = {};
+      scores<kRuns>(runs, x);
+#pragma unroll
+      for (int run = 0; run < kRuns; ++run)
+#pragma unroll
+        for (int j = 0; j < kHeads; ++j)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) x[run][e][j] = valid[run][e] ? x[run][e][j] : kNone;
 #pragma unroll
       for (int j = 0; j < kHeads; ++j) {
+        float of_warp = kNone;
 #pragma unroll
-        for (int e = 0; e < 2; ++e) x[e][j] = valid[e] ? x[e][j] : kNone;
-        const float of_warp = lanes_max<28>(fmaxf(x[0][j], x[1][j]));
+        for (int run = 0; run < kRuns; ++run) of_warp = fmaxf(of_warp, fmaxf(x[run][0][j], x[run][1][j]));
+        of_warp = lanes_max<28>(of_warp);
         if (lane_ < 4) smem_.max_of_warp[kHeads * lane_ + j][warp_] = of_warp;
       }
-      named_sync<kComputeBarrier,
-                 kCompute>();  // the maxima are published, and everyone is done with P of the last step
+      // The maxima are published, and everyone is done with P of the last step.
+      named_sync<kComputeBarrier, kCompute>();
       if constexpr (kPath == kWidePath)
         wide_probabilities(x, valid);
       else
-        probabilities(x, valid);
+        probabilities<kRuns>(runs, x, valid);
       if (last) publish_sums();
       named_sync<kComputeBarrier, kCompute>();  // P is published, and m and l after the last step
-      if (last) send_heads();
-      mbarrier_wait(shared_address(&smem_.value_there[slot]), parity);
+      if constexpr (kCluster) {
+        if (last) named_arrive<kHeadsBarrier, kThreads>();
+      }
       if constexpr (kPath == kWidePath)
-        wide_weighted_values(slot, wide_acc);
+        wide_weighted_values(runs, wide_acc);
       else
-        weighted_values(slot);
-      __syncwarp();
-      if (lane_ == 0) mbarrier_arrive(shared_address(&smem_.value_free[slot]));
+        weighted_values<kRuns>(runs);
+      turn_ = turn_.after<slots(kRuns)>(runs).template after<slots(kRuns)>(runs);
     }
-    if (task_.begin >= task_.end) {  // a split without tiles
+    if (task_.count <= 0) {  // a split without tiles
       publish_sums();
-      named_sync<kComputeBarrier, kCompute>();  // m and l are published
-      send_heads();
+      if constexpr (kCluster) named_arrive<kHeadsBarrier, kThreads>();
     }
+    if constexpr (kCluster) cluster_wait();  // the mbarriers of every CTA are initialised
     if constexpr (kPath == kWidePath)
       send_wide(wide_acc);
     else
       send();
-    merge<kPath>();
+    if constexpr (!kCluster) merge_last<kPath>();
   }
 
-  // x[e][j]: candidate 16w + g + 8e of the step, head kHeads * t + j, in units of X times a code.
-  __device__ __forceinline__ void scores(int slot, float (&x)[2][kHeads]) {
-    int sum[8 * kHeads];  // [n-tile of 8 columns][candidate g, g + 8][column 2t, 2t + 1]
+  // A step in three parts, each with its number of runs as a constant, which is at most kCount.
+
+  // x[run][e][j]: candidate 16w + g + 8e of one of so many runs, head kHeads * t + j, in units of X times a code. Frees
+  // K on the way.
+  template <int kCount>
+  __device__ __forceinline__ void scores(int runs, float (&x)[kRuns][2][kHeads]) {
+    if constexpr (kCount > 1) {
+      if (runs < kCount) return scores<kCount - 1>(runs, x);
+    }
+    int sum[kCount][8 * kHeads];  // [n-tile of 8 columns][candidate g, g + 8][column 2t, 2t + 1]
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    fence_for_async();
-    __syncwarp();
-    static_assert(sizeof(smem_.key[0][0]) == kWgmmaHalf);
-    wgmma_256(sum, wgmma_operand(shared_address(&smem_.key[slot][0][64 * (warp_ / 4)][0])),
-              wgmma_operand(shared_address(&smem_.digit[0][0][0])));
+#pragma unroll
+    for (int run = 0; run < kCount; ++run) {
+      const unsigned char* key = wait_for(run);
+      fence_for_async();
+      __syncwarp();
+      static_assert(kHalf == kWgmmaHalf);
+      wgmma_256(sum[run], wgmma_operand(shared_address(key + 64 * 128 * (warp_ / 4))),
+                wgmma_operand(shared_address(&smem_.digit[0][0][0])));
+    }
+#pragma unroll
+    for (int run = 0; run < kCount; ++run) {
+      if (run == kCount - 1)
+        wgmma_wait<0>();
+      else if (run == kCount - 2)
+        wgmma_wait<1>();
+      else
+        wgmma_wait<2>();
+      wgmma_done(sum[run]);
+      release(run);
+      combine(sum[run], x[run]);
+    }
 #else
 #pragma unroll
-    for (int n = 0; n < 8 * kHeads; ++n) sum[n] = 0;
-    const int row = 16 * warp_ + lane_ % 16, column = lane_ % 8;
+    for (int run = 0; run < kCount; ++run) {
+      const unsigned char* key = wait_for(run);
 #pragma unroll
-    for (int k = 0; k < kHeadSize / 64; ++k) {
-      const int half = k / 2;
-      unsigned codes[2][4];
+      for (int n = 0; n < 8 * kHeads; ++n) sum[run][n] = 0;
+      const int row = 16 * warp_ + lane_ % 16, column = lane_ % 8;
 #pragma unroll
-      for (int step = 0; step < 2; ++step)
-        ldmatrix_x4(codes[step],
-                    shared_address(&smem_.key[slot][half][row][16 * (4 * (k % 2) + 2 * step + lane_ / 16 ^ row % 8)]));
+      for (int k = 0; k < kHeadSize / 64; ++k) {
+        const int half = k / 2;
+        unsigned codes[2][4];
 #pragma unroll
-      for (int n = 0; n < 2 * kHeads; ++n) {
-        unsigned digit[4];
-        ldmatrix_x4(digit, shared_address(&smem_.digit[half][8 * n + column][16 * (4 * (k % 2) + lane_ / 8 ^ column)]));
-        int (&c)[4] = reinterpret_cast<int (&)[4]>(sum[4 * n]);
-        mma_m16n8k32(c, codes[0], digit[0], digit[1]);
-        mma_m16n8k32(c, codes[1], digit[2], digit[3]);
+        for (int step = 0; step < 2; ++step)
+          ldmatrix_x4(codes[step], shared_address(key + kHalf * half + 128 * row +
+                                                  16 * (4 * (k % 2) + 2 * step + lane_ / 16 ^ row % 8)));
+#pragma unroll
+        for (int n = 0; n < 2 * kHeads; ++n) {
+          unsigned digit[4];
+          ldmatrix_x4(digit,
+                      shared_address(&smem_.digit[half][8 * n + column][16 * (4 * (k % 2) + lane_ / 8 ^ column)]));
+          int (&c)[4] = reinterpret_cast<int (&)[4]>(sum[run][4 * n]);
+          mma_m16n8k32(c, codes[0], digit[0], digit[1]);
+          mma_m16n8k32(c, codes[1], digit[2], digit[3]);
+        }
       }
+      release(run);
+      combine(sum[run], x[run]);
     }
 #endif
+  }
+
+  // The slot that was filled as this step's nth, once it is.
+  __device__ __forceinline__ const unsigned char* wait_for(int n) const {
+    const Turn turn = turn_.after<slots(kRuns)>(n);
+    mbarrier_wait(shared_address(&smem_.there[turn.slot]), turn.round % 2);
+    return reinterpret_cast<const unsigned char*>(smem_.slot[turn.slot]);
+  }
+
+  // This warp has read it.
+  __device__ __forceinline__ void release(int n) const {
+    __syncwarp();
+    if (lane_ == 0) mbarrier_arrive(shared_address(&smem_.free[turn_.after<slots(kRuns)>(n).slot]));
+  }
+
+  __device__ __forceinline__ static void combine(const int (&sum)[8 * kHeads], float (&x)[2][kHeads]) {
 #pragma unroll
     for (int j = 0; j < kHeads; ++j)
 #pragma unroll
@@ -417,8 +647,12 @@ class Attention {
   }
 
   // Moves m to the maximum including this step, rescales l and acc to it, adds to l and writes P.
-  __device__ __forceinline__ void probabilities(const float (&x)[2][kHeads], const bool (&valid)[2]) {
-    const int slot = 16 * warp_ + 2 * (lane_ / 4);  // of candidates g and g + 8, side by side
+  template <int kCount>
+  __device__ __forceinline__ void probabilities(int runs, const float (&x)[kRuns][2][kHeads],
+                                                const bool (&valid)[kRuns][2]) {
+    if constexpr (kCount > 1) {
+      if (runs < kCount) return probabilities<kCount - 1>(runs, x, valid);
+    }
 #pragma unroll
     for (int j = 0; j < kHeads; ++j) {
       const float m = raised_max(j);
@@ -427,23 +661,37 @@ class Attention {
       sum_[j] *= rescale;
 #pragma unroll
       for (int n = 0; n < 4; ++n) acc_[n / 2][j][n % 2] *= rescale;
-      unsigned p[2];
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        // The factor on the result: 32 added to the exponent would take five bits of it.
-        const float y = valid[e] ? ex2((x[e][j] - m) * unit_[j]) * kInteger32 : 0.f;
-        sum_[j] += y;
-        p[e] = __float2uint_rn(y);  // 2^32 becomes 2^32 - 1
-      }
-#pragma unroll
-      for (int d = 0; d < kDigits; ++d)  // the most significant first
-        *reinterpret_cast<unsigned short*>(&smem_.probability[8 * (2 * j + d / 2) + 2 * (lane_ % 4) + d % 2][slot]) =
-            static_cast<unsigned short>(__byte_perm(p[0], p[1], 3 - d | (7 - d) << 4));
     }
+#pragma unroll
+    for (int run = 0; run < kCount; ++run) {
+#pragma unroll
+      for (int j = 0; j < kHeads; ++j) {
+        unsigned p[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          // The factor on the result: 32 added to the exponent would take five bits of it.
+          const float y = valid[run][e] ? ex2((x[run][e][j] - max_[j]) * unit_[j]) * kInteger32 : 0.f;
+          sum_[j] += y;
+          p[e] = __float2uint_rn(y);  // 2^32 becomes 2^32 - 1
+        }
+        // Candidates g and g + 8 side by side.
+#pragma unroll
+        for (int d = 0; d < kDigits; ++d) {  // the most significant first
+          const int column = 8 * (2 * j + d / 2) + 2 * (lane_ % 4) + d % 2;
+          *reinterpret_cast<unsigned short*>(
+              &smem_.probability[run][column][16 * (warp_ ^ column % 8) + 2 * (lane_ / 4)]) =
+              static_cast<unsigned short>(__byte_perm(p[0], p[1], 3 - d | (7 - d) << 4));
+        }
+      }
+    }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    fence_for_async();
+#endif
   }
 
   // Path 1: as above, with P in FP32 times 2^100, and the rescaling of acc left to its owners.
-  __device__ __forceinline__ void wide_probabilities(const float (&x)[2][kHeads], const bool (&valid)[2]) {
+  __device__ __forceinline__ void wide_probabilities(const float (&x)[kRuns][2][kHeads],
+                                                     const bool (&valid)[kRuns][2]) {
 #pragma unroll
     for (int j = 0; j < kHeads; ++j) {
       const float m = raised_max(j);
@@ -452,97 +700,144 @@ class Attention {
       max_[j] = m;
       sum_[j] = sum_[j] * root * root;
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float t = (x[e][j] - m) * unit_[j];
-        const bool near = t >= -kWideExponent;  // false for NaN
-        const float y = ex2_subnormal(near ? t : t + kWideExponent) * (near ? kWide : 1.f);
-        const float p = valid[e] ? y : 0.f;
-        sum_[j] += p;
-        smem_.wide_probability[16 * warp_ + lane_ / 4 + 8 * e][kHeads * (lane_ % 4) + j] = p;
-      }
+      for (int run = 0; run < kRuns; ++run)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const float t = (x[run][e][j] - m) * unit_[j];
+          const bool near = t >= -kWideExponent;  // false for NaN
+          const float y = ex2_subnormal(near ? t : t + kWideExponent) * (near ? kWide : 1.f);
+          const float p = valid[run][e] ? y : 0.f;
+          sum_[j] += p;
+          smem_.wide_probability[kRun * run + 16 * warp_ + lane_ / 4 + 8 * e][kHeads * (lane_ % 4) + j] = p;
+        }
     }
   }
 
-  // acc += P * V for this warp's 32 channels: as rows 2g and 2g + 1 of two blocks of 16, columns the digits of heads.
-  __device__ __forceinline__ void weighted_values(int slot) {
-    int sum[2][2 * kHeads][4] = {};
-    const int row = lane_, column = lane_ % 8;
-#pragma unroll
-    for (int k = 0; k < kStep / 64; ++k) {
-      unsigned p[2 * kHeads][4];
-#pragma unroll
-      for (int n = 0; n < 2 * kHeads; ++n)
-        ldmatrix_x4(p[n], shared_address(&smem_.probability[8 * n + column][64 * k + 16 * (lane_ / 8)]));
-#pragma unroll
-      for (int step = 0; step < 2; ++step)
-#pragma unroll
-        for (int block = 0; block < 2; ++block) {
-          // A thread gets channels 2g and 2g + 1 of candidates 2t and 2t + 1 from each of four matrices of 8
-          // candidates; in the order of P's slots, those of the first two matrices alternate.
-          unsigned codes[4];
-          ldmatrix_x4_trans(
-              codes, shared_address(&smem_.value[slot][64 * k + 32 * step + row][16 * (2 * warp_ + block ^ row % 8)]));
-          const unsigned a[4] = {__byte_perm(codes[0], codes[1], 0x6240), __byte_perm(codes[0], codes[1], 0x7351),
-                                 __byte_perm(codes[2], codes[3], 0x6240), __byte_perm(codes[2], codes[3], 0x7351)};
-#pragma unroll
-          for (int n = 0; n < 2 * kHeads; ++n) mma_s8_u8_m16n8k32(sum[block][n], a, p[n][2 * step], p[n][2 * step + 1]);
-        }
+  // The number with these digits, the most significant first, without its last 8 bits, rounded once: |d| < 0.75 * 2^24.
+  __device__ __forceinline__ static float upper(int d0, int d1, int d2, int d3) {
+    const int high = d0 + (d1 >> 8), low = ((d1 & 255) << 8) + d2 + (d3 >> 8);  // both exact as floats
+    return fmaf(static_cast<float>(high), 65536.f, static_cast<float>(low));
+  }
+
+  // A thread's codes of candidates [32 * part, 32 * part + 32) of a run as the operand of a product with P: channels 2g
+  // and 2g + 1 of candidates 2t and 2t + 1 from each of four matrices of 8 candidates; in the order of P's columns,
+  // those of the first two matrices alternate.
+  __device__ __forceinline__ void load_values(unsigned (&a)[4], const unsigned char* value, int part, int block) const {
+    unsigned codes[4];
+    ldmatrix_x4_trans(codes,
+                      shared_address(value + kHeadSize * (32 * part + lane_) + 16 * (2 * warp_ + block ^ lane_ % 8)));
+    a[0] = __byte_perm(codes[0], codes[1], 0x6240);
+    a[1] = __byte_perm(codes[0], codes[1], 0x7351);
+    a[2] = __byte_perm(codes[2], codes[3], 0x6240);
+    a[3] = __byte_perm(codes[2], codes[3], 0x7351);
+  }
+
+  // acc += P * V over so many runs, for this warp's 32 channels: as rows 2g and 2g + 1 of two blocks of 16, columns the
+  // digits of heads. Frees V on the way.
+  template <int kCount>
+  __device__ __forceinline__ void weighted_values(int runs) {
+    if constexpr (kCount > 1) {
+      if (runs < kCount) return weighted_values<kCount - 1>(runs);
     }
+    constexpr int kParts = kRun / 32;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    int sum[2][8 * kHeads];
+    unsigned a[2][2][2][4];  // [of every other 64 candidates][half of them][block]
+    const unsigned char* value = nullptr;
+#pragma unroll
+    for (int n = 0; n < kCount * kParts / 2; ++n) {
+      const int run = n / (kParts / 2), part = 2 * (n % (kParts / 2));
+      if (part == 0) value = wait_for(kCount + run);
+      if (n >= 2) wgmma_wait<1>();  // the products of a
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int block = 0; block < 2; ++block) load_values(a[n % 2][half][block], value, part + half, block);
+      const unsigned long long p = wgmma_operand(shared_address(&smem_.probability[run][0][0])) + 2 * part;
+      wgmma_begin();
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int block = 0; block < 2; ++block)
+          if (n == 0 && half == 0)
+            wgmma_32(sum[block], a[0][0][block], p);
+          else
+            wgmma_add_32(sum[block], a[n % 2][half][block], p + 2 * half);
+      wgmma_commit();
+    }
+    wgmma_wait<0>();
+    wgmma_done(sum[0]);
+    wgmma_done(sum[1]);
+#else
+    int sum[2][8 * kHeads] = {};
+#pragma unroll
+    for (int run = 0; run < kCount; ++run) {
+      const unsigned char* value = wait_for(kCount + run);
+#pragma unroll
+      for (int k = 0; k < kParts / 2; ++k) {
+        unsigned p[2 * kHeads][4];
+        const int column = lane_ % 8;
+#pragma unroll
+        for (int n = 0; n < 2 * kHeads; ++n)
+          ldmatrix_x4(p[n], shared_address(&smem_.probability[run][8 * n + column][16 * (4 * k + lane_ / 8 ^ column)]));
+#pragma unroll
+        for (int part = 0; part < 2; ++part)
+#pragma unroll
+          for (int block = 0; block < 2; ++block) {
+            unsigned a[4];
+            load_values(a, value, 2 * k + part, block);
+#pragma unroll
+            for (int n = 0; n < 2 * kHeads; ++n)
+              mma_s8_u8_m16n8k32(reinterpret_cast<int (&)[4]>(sum[block][4 * n]), a, p[n][2 * part],
+                                 p[n][2 * part + 1]);
+          }
+      }
+    }
+#endif
+#pragma unroll
+    for (int run = 0; run < kCount; ++run) release(kCount + run);
 #pragma unroll
     for (int block = 0; block < 2; ++block)
 #pragma unroll
       for (int j = 0; j < kHeads; ++j)
 #pragma unroll
         for (int d = 0; d < 2; ++d) {
-          const int* high = &sum[block][2 * j][2 * d];
-          const int* low = &sum[block][2 * j + 1][2 * d];
-          acc_[block][j][d] += combine_digits(high[0], high[1], low[0], low[1]);
+          const int* digit = &sum[block][8 * j + 2 * d];
+          if constexpr (kCount < 3)
+            acc_[block][j][d] += int8_tc::combine_digits(digit[0], digit[1], digit[4], digit[5]);
+          else
+            acc_[block][j][d] = fmaf(256.f, upper(digit[0], digit[1], digit[4], digit[5]), acc_[block][j][d]);
         }
   }
 
   // Path 1: acc += P * V for channel `tid` and all heads.
-  __device__ __forceinline__ void wide_weighted_values(int slot, float (&acc)[4 * kHeads]) {
+  __device__ __forceinline__ void wide_weighted_values(int runs, float (&acc)[4 * kHeads]) {
 #pragma unroll
     for (int head = 0; head < 4 * kHeads; ++head) acc[head] = acc[head] * smem_.rescale[head] * smem_.rescale[head];
+#pragma unroll 1
+    for (int run = 0; run < runs; ++run) {
+      const Code* value = reinterpret_cast<const Code*>(wait_for(runs + run));
 #pragma unroll 4
-    for (int row = 0; row < kStep; ++row) {
-      const float v = smem_.value[slot][row][16 * (tid_ / 16 ^ row % 8) + tid_ % 16];
+      for (int row = 0; row < kRun; ++row) {
+        const float v = value[kHeadSize * row + 16 * (tid_ / 16 ^ row % 8) + tid_ % 16];
 #pragma unroll
-      for (int head = 0; head < 4 * kHeads; ++head) acc[head] = fmaf(smem_.wide_probability[row][head], v, acc[head]);
+        for (int head = 0; head < 4 * kHeads; ++head)
+          acc[head] = fmaf(smem_.wide_probability[kRun * run + row][head], v, acc[head]);
+      }
+      release(runs + run);
     }
   }
 
-  // m, and l of each warp's candidates, for the compute warps.
+  // m, and l of this thread's candidates, for whoever sends them.
   __device__ __forceinline__ void publish_sums() {
 #pragma unroll
     for (int j = 0; j < kHeads; ++j) {
-      const float of_warp = lanes_sum<28>(sum_[j]);
-      if (lane_ < 4) smem_.sum_of_warp[kHeads * lane_ + j][warp_] = of_warp;
+      smem_.sum_of_lanes[kHeads * (lane_ % 4) + j][warp_][lane_ / 4] = sum_[j];
       if (warp_ == 0 && lane_ < 4) smem_.max[kHeads * lane_ + j] = max_[j];
     }
   }
 
-  // --- to whoever merges -------------------------------------------------------------------------------------------
-
-  // m and l of each head, long before acc: to each CTA of the cluster, or to global memory.
-  __device__ __forceinline__ void send_heads() {
-    const int to = tid_ / 16, head = tid_ % 16;
-    if constexpr (kCluster) {
-      named_arrive<kHeadsBarrier, kThreads>();  // the gather warps may read what path and units this CTA has
-      cluster_wait();                           // the mbarriers of every CTA are initialised
-    }
-    if (head >= 4 * kHeads || to >= (kCluster ? task_.splits : 1)) return;
-    const float4* of_warp = reinterpret_cast<const float4*>(smem_.sum_of_warp[head]);
-    const float4 a = of_warp[0], b = of_warp[1];
-    const float2 m_l = make_float2(smem_.max[head], ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w)));
-    if constexpr (kCluster) {
-      auto& inbox = smem_.inbox;
-      cluster_store(cluster_address(shared_address(&inbox.head[task_.split][head]), to),
-                    cluster_address(shared_address(&inbox.heads_there), to), m_l);
-    } else {
-      task_.head_sums[task_.split * 4 * kHeads + head] = m_l;
-    }
-  }
+  // --- to whoever merges ---------------------------------------------------------------------------------------------
 
   // Where this CTA's part of a chunk goes in a cluster.
   struct Target {
@@ -550,9 +845,11 @@ class Attention {
   };
 
   __device__ __forceinline__ Target inbox_of(int chunk) const {
-    const int each = chunks_per_cta(task_.splits), to = chunk / each;
+    const int each = chunks_per_cta(task_.splits);
+    int to = 0, rest = chunk;
+    for (; rest >= each; rest -= each) ++to;
     auto& inbox = smem_.inbox;
-    return {cluster_address(shared_address(&inbox.chunk[chunk % each * task_.splits + task_.split]), to),
+    return {cluster_address(shared_address(&inbox.chunk[rest * task_.splits + task_.split]), to),
             cluster_address(shared_address(&inbox.chunks_there), to)};
   }
 
@@ -587,125 +884,25 @@ class Attention {
     }
   }
 
-  // --- merging -----------------------------------------------------------------------------------------------------
-
+  // Without clusters: by whoever comes last.
   template <Path kPath>
-  __device__ __forceinline__ void merge() {
-    if constexpr (kCluster) {
-      named_sync<kWeightsBarrier, kThreads>();  // the gather warps have the weights
-      mbarrier_wait_cluster(shared_address(&smem_.inbox.chunks_there), 0);
-      const int first = task_.split * chunks_per_cta(task_.splits),
-                mine = min(chunks_per_cta(task_.splits), kChunks - first);
-      for (int i = tid_; i < mine * 32 * kHeads; i += kCompute) {
-        const int chunk = i / (32 * kHeads), at = i % (32 * kHeads);
-        const float2* from = reinterpret_cast<const float2*>(smem_.inbox.chunk[chunk * task_.splits]) + at;
-        const float* weight = smem_.inbox.weight[head_of(first + chunk, at)];
-        float2 sum = {};
-#pragma unroll 8
-        for (int split = 0; split < task_.splits; ++split) {
-          const float w = weight[split], factor = kPath == kWidePath ? w : 1.f;
-          const float2 x = from[split * 32 * kHeads];
-          sum.x = fmaf(w, x.x * factor, sum.x);
-          sum.y = fmaf(w, x.y * factor, sum.y);
-        }
-        store<kPath>(first + chunk, at, sum);
-      }
-    } else {
-      named_sync<kComputeBarrier, kCompute>();  // the CTA's partial is written
-      if (tid_ == 0) smem_.last = increment_and_wrap(task_.arrived, task_.splits - 1) == task_.splits - 1;
-      named_sync<kComputeBarrier, kCompute>();  // everyone knows, and sees what the other CTAs wrote
-      if (!smem_.last) return;
-      merge_global<kPath>();
+  __device__ __forceinline__ void merge_last() {
+    named_sync<kComputeBarrier, kCompute>();  // m and l are published
+    if (tid_ < 32 * kHeads) {
+      const float2 m_l = head_sums(smem_, tid_ / 8);
+      if (tid_ % 8 == 0) task_.head_sums[task_.split * 4 * kHeads + tid_ / 8] = m_l;
     }
-  }
-
-  // By the CTA that came last. Its own partial too comes from memory, so that the order is that of the splits.
-  template <Path kPath>
-  __device__ __forceinline__ void merge_global() {
-    constexpr int kPieces = kChunks * 16 * kHeads / kCompute;  // of a split, for each thread: 4 channels of a head each
-    constexpr int kAhead = 2;                                  // splits in flight
-    float* weights = reinterpret_cast<float*>(smem_.key);      // [4 * kHeads][32]
-    const float4* chunks = reinterpret_cast<const float4*>(task_.chunks) + tid_;
-    float4 part[kAhead][kPieces];
-    const auto load = [&](int ahead, int split) {
-#pragma unroll
-      for (int n = 0; n < kPieces; ++n)
-        part[ahead][n] =
-            split < task_.splits ? __ldcg(chunks + (split * kPieces + n) * kCompute) : make_float4(0.f, 0.f, 0.f, 0.f);
-    };
-#pragma unroll
-    for (int ahead = 0; ahead < kAhead; ++ahead) load(ahead, ahead);
-    for (int head = warp_; head < 4 * kHeads; head += kComputeWarps) {
-      const float2 m_l =
-          lane_ < task_.splits ? __ldcg(task_.head_sums + lane_ * 4 * kHeads + head) : make_float2(kNone, 0.f);
-      weights[32 * head + lane_] = weigh<kPath, 31>(smem_, head, m_l);
-    }
-    named_sync<kComputeBarrier, kCompute>();  // the weights are published
-    float4 sum[kPieces] = {};
-    for (int first = 0; first < task_.splits; first += kAhead) {
-#pragma unroll
-      for (int ahead = 0; ahead < kAhead; ++ahead) {
-        const int split = first + ahead;
-#pragma unroll
-        for (int n = 0; n < kPieces; ++n) {
-          const float w = split < task_.splits ? weights[32 * head_of_piece(n) + split] : 0.f;
-          add<kPath>(sum[n], w, part[ahead][n]);
-        }
-      }
-#pragma unroll
-      for (int ahead = 0; ahead < kAhead; ++ahead) load(ahead, first + kAhead + ahead);
-    }
-#pragma unroll
-    for (int n = 0; n < kPieces; ++n) {
-      const int piece = tid_ + kCompute * n, chunk = piece / (16 * kHeads), at = 2 * (piece % (16 * kHeads));
-      store<kPath>(chunk, at, make_float2(sum[n].x, sum[n].y));
-      store<kPath>(chunk, at + 1, make_float2(sum[n].z, sum[n].w));
-    }
-  }
-
-  __device__ __forceinline__ int head_of_piece(int n) const {
-    const int piece = tid_ + kCompute * n;
-    return head_of(piece / (16 * kHeads), 2 * (piece % (16 * kHeads)));
-  }
-
-  template <Path kPath>
-  __device__ __forceinline__ static void add(float4& sum, float w, float4 x) {
-    const float factor = kPath == kWidePath ? w : 1.f;
-    sum.x = fmaf(w, x.x * factor, sum.x);
-    sum.y = fmaf(w, x.y * factor, sum.y);
-    sum.z = fmaf(w, x.z * factor, sum.z);
-    sum.w = fmaf(w, x.w * factor, sum.w);
-  }
-
-  __device__ __forceinline__ int head_of(int chunk, int at) const { return 2 * kHeads * (chunk % 2) + at / 16; }
-
-  // Two channels of one head: piece `at` of a chunk.
-  template <Path kPath>
-  __device__ __forceinline__ void store(int chunk, int at, float2 x) const {
-    const int head = head_of(chunk, at);
-    const int channel = 32 * (chunk / 2) + 16 * (at % 2) + 2 * (at / 2 % 8);
-    const float2 scale = *reinterpret_cast<const float2*>(&smem_.value_scale[channel]);
-    if constexpr (kPath == kWidePath) {
-      x.x = divided(x.x, smem_.sum[head], scale.x);
-      x.y = divided(x.y, smem_.sum[head], scale.y);
-    } else {
-      x.x *= scale.x;
-      x.y *= scale.y;
-    }
-    if (head < task_.heads)
-      *reinterpret_cast<__nv_bfloat162*>(task_.out + head * kHeadSize + channel) = __floats2bfloat162_rn(x.x, x.y);
-  }
-
-  // acc / l * value_scale of path 1, without an intermediate result that is out of range although it is not.
-  __device__ __forceinline__ static float divided(float acc, float l, float value_scale) {
-    if (l == 0.f) return 0.f;
-    return fabsf(value_scale) < 1.f ? acc / l * value_scale : value_scale / l * acc;
+    named_sync<kComputeBarrier, kCompute>();  // the CTA's partial is written
+    if (tid_ == 0) smem_.last = increment_and_wrap(task_.arrived, task_.splits - 1) == task_.splits - 1;
+    named_sync<kComputeBarrier, kCompute>();  // everyone knows, and sees what the other CTAs wrote
+    if (smem_.last) merge_global<kPath, kHeads>(task_, smem_);
   }
 
   const Task& task_;
   S& smem_;
   int tid_, warp_, lane_;
-  int entry_[2];  // of candidates 16w + g and + 8 of the next step
+  Turn turn_;            // of the first run's K of a step
+  int (&entry_)[kRuns];  // of the next step, as entry_of_thread has them
   float unit_[kHeads];
   float max_[kHeads], sum_[kHeads] = {};  // m, and l of this thread's candidates
   Target own_chunk_ = {};
@@ -713,17 +910,23 @@ class Attention {
 };
 
 // A CTA of threads that each do their part.
-template <int kHeads, int kSlots, bool kCluster>
-__device__ __forceinline__ void attend(const Task& task, int forced, unsigned* path_counts) {
-  using S = Smem<kHeads, kSlots, kCluster>;
+template <int kHeads, int kRuns, bool kCluster>
+__device__ __forceinline__ void attend(const Task& task, int (&entry)[kRuns], int forced, unsigned* path_counts) {
+  using S = Smem<kHeads, kRuns, kCluster>;
   extern __shared__ __align__(1024) unsigned char smem_bytes[];
   S& smem = *reinterpret_cast<S*>(smem_bytes);
   if (threadIdx.x >= kCompute) {
-    gather<kHeads, kSlots, kCluster>(task, smem);
-    if constexpr (kCluster) weigh_cluster<kHeads>(task, smem);
+    gather<kHeads, kRuns, kCluster>(task, smem, entry);
+    if constexpr (kCluster) {
+      send_heads<kHeads>(task, smem);
+      if (smem.wide)
+        merge_cluster<kWidePath, kHeads>(task, smem);
+      else
+        merge_cluster<kInteger, kHeads>(task, smem);
+    }
     return;
   }
-  Attention<kHeads, kSlots, kCluster>(task, smem).run(forced, path_counts);
+  Attention<kHeads, kRuns, kCluster>(task, smem, entry).run(forced, path_counts);
 }
 
 }  // namespace digits

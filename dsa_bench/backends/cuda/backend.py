@@ -61,7 +61,7 @@ DEVICE_KERNELS: dict[Op, dict[str, tuple[str, ...]]] = {
     "decode": {
         "previous": ("decode_grouped", "merge_partials"),
         "int8-tc": ("decode_int8_tc", "merge_partials"),
-        DIGITS: ("decode_digits_portable",),  # or one of its two with clusters
+        DIGITS: ("decode_digits_portable",),  # or one of its four with clusters
         **CEILING_KERNELS,
     },
     "prefill": {

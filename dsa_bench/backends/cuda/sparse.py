@@ -16,7 +16,7 @@ from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import UNION, WS
-from dsa_bench.model.shape import SparseShape, ceil_div
+from dsa_bench.model.shape import TILE, SparseShape, ceil_div
 from dsa_bench.splits.digits import CLUSTERS, FEW_HEADS
 from dsa_bench.splits.rules import MAX_SPLITS
 
@@ -150,9 +150,13 @@ class SparseLauncher:
         return [attention, self._merge(shape, variant.split, workspace, out)]
 
     def digits_kernel(self, variant: VariantPlan) -> Kernel:
-        """The device function of `int8-digits` that takes a geometry."""
+        """The device function of `int8-digits` for a geometry: of those in clusters, the one with the shortest step
+        that holds a split, or with the longest."""
         clustered = "decode_digits_few" if variant.heads == FEW_HEADS else "decode_digits"
-        return self._kernels.get(clustered) or self._kernels["decode_digits_portable"]
+        if clustered not in self._kernels:
+            return self._kernels["decode_digits_portable"]
+        short, long = self._kernels[clustered], self._kernels[f"{clustered}_long"]
+        return short if variant.split.tiles_per_split * TILE <= short.facts.constants["step"] else long
 
     def digits(
         self,

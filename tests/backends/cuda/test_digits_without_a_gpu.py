@@ -18,12 +18,20 @@ from dsa_bench.model.request import DIGITS, DataSpec
 from dsa_bench.model.shape import SparseShape, ceil_div
 from dsa_bench.splits.digits import ALL_HEADS, FEW_HEADS
 
-HEADS = {"decode_digits": ALL_HEADS, "decode_digits_few": FEW_HEADS, "decode_digits_portable": ALL_HEADS}
+HEADS = {
+    "decode_digits": ALL_HEADS,
+    "decode_digits_long": ALL_HEADS,
+    "decode_digits_few": FEW_HEADS,
+    "decode_digits_few_long": FEW_HEADS,
+    "decode_digits_portable": ALL_HEADS,
+}
+STEPS = {"decode_digits": 256, "decode_digits_few": 128}
 SHAPE = SparseShape(3, 2000, 1000, 26)
 
 
 def fake_kernel(name: str) -> Any:
     constants = {"head_size": 256, "max_group": 16, "heads_per_cta": HEADS[name]}
+    constants["step"] = STEPS.get(name, 384)
     constants["max_cluster"] = 0 if name == "decode_digits_portable" else 16
     return SimpleNamespace(name=name, facts=SimpleNamespace(constants=constants))
 
@@ -73,7 +81,11 @@ def test_arguments_are_what_the_kernels_declare(root: Path, built: Any) -> None:
     ("heads", "clusters", "name", "splits", "grid", "heads_each"),
     [
         (FEW_HEADS, True, "decode_digits_few", 16, (64, 2, 3), 4),
+        (FEW_HEADS, True, "decode_digits_few", 8, (32, 2, 3), 4),
+        (FEW_HEADS, True, "decode_digits_few_long", 7, (28, 2, 3), 4),
         (ALL_HEADS, True, "decode_digits", 6, (12, 2, 3), 7),
+        (ALL_HEADS, True, "decode_digits", 4, (8, 2, 3), 7),
+        (ALL_HEADS, True, "decode_digits_long", 3, (6, 2, 3), 7),
         (ALL_HEADS, False, "decode_digits_portable", 6, (12, 2, 3), 7),
     ],
 )
@@ -106,7 +118,7 @@ def test_only_a_kernel_without_clusters_has_a_workspace_and_its_counters_are_zer
     ],
 )
 def test_what_it_does_not_take_is_refused(built: Any, shape: SparseShape, splits: int, takes: str) -> None:
-    with pytest.raises(VariantRefused, match=f"decode_digits takes {takes}, not op=decode"):
+    with pytest.raises(VariantRefused, match=f"decode_digits(_long)? takes {takes}, not op=decode"):
         built(shape, ALL_HEADS, splits)
 
 
