@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The arithmetic of `int8-digits` in NumPy: what kernels/dsa/digits.cuh does to numbers, step by step.
 
-Not emulated: the error of the hardware's ex2 (2^-22); the order of the FP32 row sums; that the kernel scales scores
-after it has subtracted the maximum; which splits have one tile more than others.
+Not emulated: the errors of the hardware's ex2 (2^-22) and reciprocal (2^-23); the order of the FP32 row sums; that the
+kernel scales scores after it has subtracted the maximum; which splits have one tile more than others; shorter steps, of
+which it rounds the upper and lower 16 bits of a sum one after the other and drops none.
 """
 
 from typing import NamedTuple
@@ -17,8 +18,8 @@ from dsa_bench.oracle.digits import digit_scores
 from dsa_bench.oracle.emulation import LOG2E, WIDE_EXPONENT
 from dsa_bench.oracle.rounding import F32, exp2
 
-STEP = 128
-"""Entries of a list that share a maximum."""
+STEP = 384
+"""Entries of a list that share a maximum: of decode_digits_long; the other kernels have 128 or 256."""
 PROBABILITY_BITS = 32
 MAX_VALUE_SCALE = np.float32(2.0**8)
 """|value_scale| up to which probabilities are integers."""
@@ -73,11 +74,9 @@ def _attend_split(inputs: SparseInputs, row: int, kv_head: int, folded: F64, par
 
 
 def _integer_product(p: F32, values: F64) -> F32:
-    """P as integers times codes: the upper and lower halves of P give exact sums, each rounded to FP32 once."""
+    """P as integers times codes: an exact sum, below 2^47, rounded to FP32 once without its last 8 bits."""
     whole = np.minimum(np.rint(np.nan_to_num(p.astype(np.float64))), 2.0**PROBABILITY_BITS - 1)
-    low = np.mod(whole, 65536)
-    high = ((whole - low) / 65536) @ values
-    return (high.astype(np.float32) * 65536.0 + (low @ values).astype(np.float32).astype(np.float64)).astype(np.float32)
+    return np.floor(whole @ values / 256).astype(np.float32) * np.float32(256)
 
 
 def _wide_probability(t: F32) -> F32:
@@ -95,8 +94,8 @@ def _merge(partials: list[Partial], value_scale: F32, wide: bool) -> F32:
     weight = root * root if wide else exp2(below)
     total = (weight * l).sum(axis=0, dtype=np.float32)[:, None]
     if not wide:
-        share = np.where(total == 0, np.float32(0), weight[:, :, None] / total)
-        return (share * acc).sum(axis=0, dtype=np.float32) * value_scale
+        share = np.where(total == 0, np.float32(0), np.float32(1) / total)
+        return (weight[:, :, None] * acc).sum(axis=0, dtype=np.float32) * share * value_scale
     mixed = (acc * root[:, :, None] * root[:, :, None]).sum(axis=0, dtype=np.float32)
     small: NDArray[np.bool_] = np.abs(value_scale) < 1
     out: F32 = np.where(small, mixed, value_scale) / total * np.where(small, value_scale, mixed)
