@@ -74,7 +74,7 @@ DEVICE_KERNELS: dict[Op, dict[str, tuple[str, ...]]] = {
 }
 SPLIT_KERNEL = "decode_int8_tc"
 CLUSTER_KERNEL = "decode_digits"
-CLUSTER_KERNELS = (CLUSTER_KERNEL, "decode_digits_few")
+CLUSTER_KERNELS = tuple(f"{CLUSTER_KERNEL}{heads}{step}" for heads in ("", "_few") for step in ("", "_long"))
 PORTABLE = ("dsa/decode_grouped", "dsa/merge")
 """Modules that need no tensor cores and no cp.async."""
 TENSOR_CORE_SM = 80
@@ -125,7 +125,7 @@ class CudaBackend:
                 kernels[function] = failed[0]
             elif loaded is not None:
                 kernels[function] = LoadedKernel(loaded.ptx_target(), _smem_bytes(loaded))
-            if kernel == DIGITS:  # which of the two in clusters a call takes depends on its geometry
+            if kernel == DIGITS:  # which of those in clusters a call takes depends on its geometry
                 clustered = [self._kernels[name] for name in CLUSTER_KERNELS if name in self._kernels]
                 if failed:
                     kernels[CLUSTER_KERNEL] = failed[0]
