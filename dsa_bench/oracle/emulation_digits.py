@@ -3,7 +3,7 @@
 
 Not emulated: the errors of the hardware's ex2 (2^-22) and reciprocal (2^-23); the order of the FP32 row sums; that the
 kernel scales scores after it has subtracted the maximum; which splits have one tile more than others; shorter steps, of
-which it rounds the upper and lower 16 bits of a sum one after the other and drops none.
+which it rounds the upper and lower 16 bits of a sum one after the other.
 """
 
 from typing import NamedTuple
@@ -74,9 +74,11 @@ def _attend_split(inputs: SparseInputs, row: int, kv_head: int, folded: F64, par
 
 
 def _integer_product(p: F32, values: F64) -> F32:
-    """P as integers times codes: an exact sum, below 2^47, rounded to FP32 once without its last 8 bits."""
+    """P as integers times codes: an exact sum, below 2^48, rounded to FP32 without its last 8 bits, then with them."""
     whole = np.minimum(np.rint(np.nan_to_num(p.astype(np.float64))), 2.0**PROBABILITY_BITS - 1)
-    return np.floor(whole @ values / 256).astype(np.float32) * np.float32(256)
+    exact = whole @ values
+    last = np.mod(exact, 256)
+    return (((exact - last) / 256).astype(np.float32) * 256.0 + last).astype(np.float32)
 
 
 def _wide_probability(t: F32) -> F32:

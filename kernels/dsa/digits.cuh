@@ -14,9 +14,9 @@
 //           1 wide     the scores of 0, probabilities in FP32 times 2^100, values multiplied in FP32 on CUDA cores.
 //           All CTAs of a row and KV head see the same value_scale, so they take the same path.
 // Numerics  Query as four INT8 digits (int8_query.cuh), codes as they are: |dx| as on the path digits of int8_tc.cuh.
-//           0  p is off by 2^-22 p + 2^-33. The sums of a step are exact integers, which become FP32: those of one or
-//              two runs in two halves (257 * 255 * 128 * 256 < 2^31), of three runs without their last 8 bits, which
-//              are 2^-24 of a code. With |value_scale| <= 2^8 a candidate's p adds at most 2^-18 to the output.
+//           0  p is off by 2^-22 p + 2^-33. The sums of a step are exact integers, rounded to FP32 twice, 2^-24 each:
+//              those of one or two runs in halves (257 * 255 * 128 * 256 < 2^31), of three runs otherwise. With
+//              |value_scale| <= 2^8 a candidate's p adds at most 2^-18 to the output.
 //           1  as on the path single of int8_tc.cuh.
 //           l sums the unrounded FP32 p. value_scale is applied last.
 // Merging   In the order of the splits, whoever does it: the bits do not depend on which CTA was first.
@@ -713,10 +713,12 @@ class Attention {
     }
   }
 
-  // The number with these digits, the most significant first, without its last 8 bits, rounded once: |d| < 0.75 * 2^24.
-  __device__ __forceinline__ static float upper(int d0, int d1, int d2, int d3) {
+  // The number with these digits, the most significant first, |d| < 0.75 * 2^24: rounded to FP32 without its last 8
+  // bits, and again with them, which a tail behind a sink needs.
+  __device__ __forceinline__ static float combine_large(int d0, int d1, int d2, int d3) {
     const int high = d0 + (d1 >> 8), low = ((d1 & 255) << 8) + d2 + (d3 >> 8);  // both exact as floats
-    return fmaf(static_cast<float>(high), 65536.f, static_cast<float>(low));
+    const float last = __int_as_float(0x4b000000 | (d3 & 255)) - 8388608.f;
+    return fmaf(fmaf(static_cast<float>(high), 65536.f, static_cast<float>(low)), 256.f, last);
   }
 
   // A thread's codes of candidates [32 * part, 32 * part + 32) of a run as the operand of a product with P: channels 2g
@@ -806,7 +808,7 @@ class Attention {
           if constexpr (kCount < 3)
             acc_[block][j][d] += int8_tc::combine_digits(digit[0], digit[1], digit[4], digit[5]);
           else
-            acc_[block][j][d] = fmaf(256.f, upper(digit[0], digit[1], digit[4], digit[5]), acc_[block][j][d]);
+            acc_[block][j][d] += combine_large(digit[0], digit[1], digit[4], digit[5]);
         }
   }
 
