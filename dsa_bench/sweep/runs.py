@@ -149,8 +149,14 @@ def header_of(operator: Operator, argv: Sequence[str]) -> Header:
 
 
 def identity(header: Header) -> dict[str, Any]:
-    """What must be the same for two runs to be one."""
-    return {name: getattr(header, name) for name in ("version", "device", "kernel_hashes", "plan")}
+    """What must be the same for two runs to be one. Records from before there were several selections name none, and
+    facts of a device that are not known may be missing."""
+    return {
+        "version": header.version,
+        "device": {name: fact for name, fact in header.device.items() if fact is not None},
+        "kernel_hashes": header.kernel_hashes,
+        "plan": {"selections": [], **header.plan},
+    }
 
 
 def is_run_of(run: Run, operator: Operator) -> bool:

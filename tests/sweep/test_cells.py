@@ -18,7 +18,7 @@ from dsa_bench.model.run import complete_rounds, read_run
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference
 from dsa_bench.report.cells import cell_tables
-from dsa_bench.sweep.cells import Bench, run_cells
+from dsa_bench.sweep.cells import Bench, is_run_of, run_cells
 from dsa_bench.sweep.check import Checker
 
 ROWS_1 = SparseShape(rows=1, context=200, candidates=130)
@@ -148,6 +148,20 @@ def test_another_plan_does_not_go_on(bench: Bench, tmp_path: Path, change: dict[
     with pytest.raises(BadInput, match=said):
         run_cells(request(ROWS_1, **change), bench, Listener(), record=record, resume=True)
     assert record.read_bytes() == before
+
+
+def test_a_record_from_before_selections_and_clusters_is_gone_on_with(bench: Bench, tmp_path: Path) -> None:
+    record = tmp_path / "r.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(request(ROWS_1), bench, Listener(3), record=record)
+    text = record.read_text()
+    for later in (',"selections":[]', ',"clusters":null'):
+        assert text.count(later) == 1
+        text = text.replace(later, "")
+    record.write_text(text)
+    assert is_run_of(read_run(record), request(ROWS_1), bench.backend)
+    run = run_cells(request(ROWS_1), bench, Listener(), record=record, resume=True).run
+    assert len(list(complete_rounds(run))) == 2
 
 
 @pytest.mark.parametrize(
