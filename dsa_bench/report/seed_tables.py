@@ -212,6 +212,7 @@ def _pair_table(runs: Sequence[Recorded], op: str, known: Mapping[tuple[int, int
 def _seed_cells(runs: Sequence[Recorded], op: str, data: Mapping[str, float]) -> Iterator[tuple[Recorded, CellTable]]:
     """Cells with the document's heads and list length, whose data differ from the default in `data` only."""
     expected = published.DEFAULT_DATA | dict(data)
+    selection = expected.pop("selection")  # the header has the first of several; each table says its own
     for one in runs:
         asked = one.run.header.plan.get("data")
         drawn = cast("dict[str, Any]", asked if isinstance(asked, dict) else {})
@@ -221,7 +222,7 @@ def _seed_cells(runs: Sequence[Recorded], op: str, data: Mapping[str, float]) ->
             continue
         for table in one.tables:
             known = all(table.shape.get(name) == size for name, size in published.SHAPE.items())
-            if table.op == op and known and table.selection == expected["selection"]:
+            if table.op == op and known and table.selection == selection:
                 yield one, table
 
 

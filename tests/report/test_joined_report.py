@@ -99,6 +99,14 @@ def test_cells_of_another_selection_are_not_in_the_seeds_table(of_record: Any) -
     assert seed_tables.decode_table([one]) is None
 
 
+def test_sorted_cells_are_in_the_seeds_table_whatever_was_measured_first(of_record: Any) -> None:
+    one = of_record("seed-decode", WARM)
+    expected = seed_tables.decode_table([one])
+    one.run.header.plan["selections"] = ["random", "sorted"]
+    one.run.header.plan["data"] |= {"selection": "random"}
+    assert seed_tables.decode_table([one]) == expected
+
+
 def test_padding_and_other_gpus_have_no_document_column(of_record: Any) -> None:
     """E9, chrishayuk/larql#370."""
     one = of_record("seed-decode", WARM)
