@@ -187,6 +187,40 @@ def test_the_fastest_context_of_prefill_is_not_cut_off(maker: Any) -> None:
     assert rate.get_ylim()[1] > 128 * 2**21 / 30e-6 / 1e12
 
 
+SELECTIONS = ("sorted", "random", "blocks:4", "overlap:0.5", "overlap:0.9")
+
+
+@pytest.fixture
+def selections(maker: Any) -> Subject:
+    """Prefill of one shape on five kinds of lists."""
+    maker.header(plan={"op": "prefill", "selections": list(SELECTIONS)})
+    for at, kind in enumerate(SELECTIONS):
+        cell = "op=prefill,rows=128,context=8192,candidates=2048,query_heads=24,kv_heads=2,head_size=256"
+        cell += "" if kind == "sorted" else f",selection={kind}"
+        maker.check("int8-tc", 128, cell=cell, gathered_bytes=128 * 2**21)
+        maker.rounds({"int8-tc": [50.0 + at] * 8, "control": [50.0 + at] * 8}, "int8-tc", cell=cell)
+    return subject_of(maker.run())
+
+
+def test_each_selection_of_prefill_has_a_column_of_its_own(selections: Subject) -> None:
+    with drawing():
+        figure = prefill.draw(selections)
+    titles = [ax.get_title() for ax in figure.axes[:5]]
+    assert {title.rpartition("selection ")[2] for title in titles} == set(SELECTIONS)
+    times = {tuple(line.get_ydata()) for ax in figure.axes[:5] for line in ax.lines}
+    assert times == {(50.0 + at,) for at in range(5)}
+    one_more = replace(selections.tables[0], shape=selections.tables[0].shape | {"selection": "blocks:16"})
+    with pytest.raises(NothingToDraw, match=r"^6 contexts, list lengths, selections and modes are too many"):
+        prefill.draw(replace(selections, tables=[*selections.tables, one_more]))
+
+
+def test_the_drift_strip_names_each_selection(selections: Subject) -> None:
+    with drawing():
+        figure = drift.draw(selections)
+    names = [text.get_text() for text in figure.axes[0].texts]
+    assert names == ["128 rows\nof 8192", *(f"128 rows\nof 8192\n{kind}" for kind in SELECTIONS[1:])]
+
+
 def test_drift_is_taken_inside_rounds(maker: Any) -> None:
     previous, half = [10.0, 11.0, 10.0, 12.0], [5.0, 5.5, 5.0, 6.0]
     control = [5.0, 5.5, 5.05, 6.0]

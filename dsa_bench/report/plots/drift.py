@@ -93,7 +93,8 @@ def draw(subject: Subject) -> "Figure":
     if not rounds:
         raise NothingToDraw("no cell has a complete round")
     clocks = {name: words for name, words in CLOCKS.items() if any(name in one.clocks for one in rounds)}
-    figure = new_figure("Drift over the rounds, in the order taken", subject.about(), 2.9 + 1.1 * len(clocks))
+    height = 2.9 + 1.1 * len(clocks) + (0.15 if any("selection" in cell_shape(one.cell) for one in rounds) else 0)
+    figure = new_figure("Drift over the rounds, in the order taken", subject.about(), height)
     made = figure.subplots(
         len(clocks) + 1, 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": [1.0] * len(clocks) + [2.2]}
     )
@@ -161,6 +162,8 @@ def _part_cells(axes: "list[Axes]", rounds: Sequence[DriftRound]) -> None:
             name = printable(rows_text(shape["rows"]) if "rows" in shape else f"{shape['length']} keys")
             if "context" in shape or "capacity" in shape:
                 name += f"\nof {printable(shape.get('context') or shape['capacity'])}"
+            if "selection" in shape:
+                name += f"\n{printable(shape['selection'])}"
             axes[0].text(
                 (start + end - 1) / 2, 1.03, name, fontsize=7.5, ha="center", va="bottom",
                 transform=axes[0].get_xaxis_transform(),

@@ -37,7 +37,7 @@ def prefill_lines(tables: list[CellTable]) -> dict[str, list[PrefillPoint]]:
 
 
 def draw(subject: Subject) -> "Figure":
-    """A column for each context: time above, gathered bytes per second below."""
+    """A column for each context, list length, selection and mode: time above, gathered bytes per second below."""
     tables = [table for table in subject.tables if table.op == "prefill" and table.rounds]
     if not tables:
         raise NothingToDraw("no prefill cell has a time")
