@@ -91,7 +91,7 @@ class DataSpec:
     query_std                       standard deviation of the BF16 queries
     key_scale_multiplier, value_... factors on the uniform scales
     invalid_fraction                share of each list that is replaced by values outside [0, context)
-    selection                       "sorted", "random", "blocks:N" or "overlap:F"
+    selection                       "sorted", "random", "blocks:N" or "overlap:F", in its only spelling
     source                          real tensors in place of synthetic ones: all, and no knob counts, or the scales
     """
 
@@ -107,15 +107,15 @@ class DataSpec:
         kind, _, parameter = self.selection.partition(":")
         if kind == "blocks":
             if not re.fullmatch(RUN_LENGTH, parameter, re.ASCII):
-                raise BadInput(f"--selection {self.selection}: blocks:N takes a positive run length, such as blocks:16")
-        elif kind == "overlap":
-            try:
-                fraction = float(parameter) if re.fullmatch(SHARE, parameter, re.ASCII) else -1.0
-            except ValueError:
-                fraction = -1.0
-            if not 0.0 <= fraction <= 1.0:
                 raise BadInput(
-                    f"--selection {self.selection}: overlap:F takes a share from 0 to 1, such as overlap:0.9"
+                    f"--selection {self.selection}: blocks:N takes a positive run length of at most 18 digits "
+                    "without leading zeros, such as blocks:16"
+                )
+        elif kind == "overlap":
+            if not re.fullmatch(SHARE, parameter, re.ASCII):
+                raise BadInput(
+                    f"--selection {self.selection}: overlap:F takes a share from 0 to 1 in as few digits as it needs, "
+                    "such as overlap:0.9"
                 )
         elif self.selection not in (SORTED, "random"):
             raise BadInput(f"--selection {self.selection}: must be sorted, random, blocks:N or overlap:F")

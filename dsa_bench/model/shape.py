@@ -91,8 +91,8 @@ class SparseShape:
 
 SORTED = "sorted"
 """How lists are drawn unless something else is asked for; a cell's name leaves it out."""
-RUN_LENGTH, SHARE = "0*[1-9][0-9]{0,17}", "[0-9.eE+-]{1,24}"
-"""What N of blocks:N and F of overlap:F look like."""
+RUN_LENGTH, SHARE = "[1-9][0-9]{0,17}", "(0|1|0\\.[0-9]{0,21}[1-9])"
+"""What N of blocks:N and F of overlap:F look like: one spelling each, so that a cell has one name."""
 CELL_KEY = re.compile(
     f"op=({'|'.join(OPS)})"
     + "".join(f",{field.name}=[1-9][0-9]{{0,17}}" for field in fields(SparseShape) if field.name != "op")

@@ -10,7 +10,18 @@ from dsa_bench.model.shape import SparseShape, shape_of_key
 
 
 @pytest.mark.parametrize(
-    "selection", ["sorted", "random", "blocks:1", "blocks:16", "blocks:007", "overlap:0", "overlap:0.9", "overlap:1"]
+    "selection",
+    [
+        "sorted",
+        "random",
+        "blocks:1",
+        "blocks:16",
+        "blocks:700",
+        "overlap:0",
+        "overlap:0.9",
+        "overlap:0.05",
+        "overlap:1",
+    ],
 )
 def test_selections(selection: str) -> None:
     data = DataSpec(selection=selection)
@@ -39,7 +50,8 @@ def test_every_selection_has_cells_of_its_own() -> None:
     [
         "", "Sorted", "sorted:1", "random:2", "blocks", "blocks:", "blocks:0", "blocks:-1", "blocks:1.5", "blocks:+1",
         "blocks:1_0", "blocks:١", "blocks:" + "1" * 5000, "overlap", "overlap:", "overlap:-0.1", "overlap:1.1",
-        "overlap:nan", "overlap:x", "overlap: 0.5", "overlap:٠", "overlap:0." + "9" * 30,
+        "blocks:04", "overlap:.9", "overlap:0.90", "overlap:1.0", "overlap:0.", "overlap:00", "overlap:+0.5",
+        "overlap:1e-1", "overlap:-0", "overlap:nan", "overlap:x", "overlap: 0.5", "overlap:٠", "overlap:0." + "9" * 30,
     ],
 )  # fmt: skip
 def test_other_selections_are_bad_input(selection: str) -> None:
