@@ -129,7 +129,7 @@ def cell_tables(run: Run) -> list[CellTable]:
     for cell, _, visits in complete_rounds(run):
         rounds.setdefault(cell, {}).setdefault((visits[0].timer, visits[0].l2), []).append(visits)
     return [
-        _cell_table(_drawn_shape(run.header, cell), part, of_mode)
+        _cell_table(cell_shape(drawn_cell(run.header, cell)), part, of_mode)
         for cell in sorted(checks, key=cell_order)
         for _, of_mode in sorted(rounds.get(cell, {("", ""): []}).items())
         for part in _parts(cell_shape(cell).get("op", "decode"), checks[cell].values())
@@ -160,16 +160,16 @@ def _parts(op: str, checks: Iterable[Check]) -> list[list[Check]]:
 
 def cell_shape(cell: str) -> dict[str, str]:
     """The parts of a cell's key by name."""
-    return dict(part.split("=", 1) for part in cell.split(","))
+    return {name: value for name, _, value in (part.partition("=") for part in cell.split(","))}
 
 
-def _drawn_shape(header: Header, cell: str) -> dict[str, str]:
-    """With how lists are drawn, which older records say in their header alone."""
-    shape, data = cell_shape(cell), header.plan.get("data")
-    if shape.get("op") in OPS and "selections" not in header.plan and isinstance(data, dict):
-        kind = str(cast("dict[str, Any]", data).get("selection", SORTED))
-        shape |= {} if kind == SORTED else {"selection": kind}
-    return shape
+def drawn_cell(header: Header, cell: str) -> str:
+    """A cell's key with how its lists are drawn, which older records say in their header alone."""
+    data = header.plan.get("data")
+    if cell_shape(cell).get("op") not in OPS or "selections" in header.plan or not isinstance(data, dict):
+        return cell
+    kind = str(cast("dict[str, Any]", data).get("selection", SORTED))
+    return cell if kind == SORTED else f"{cell},selection={kind}"
 
 
 def cell_order(cell: str) -> tuple[Any, ...]:

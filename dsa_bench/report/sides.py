@@ -10,7 +10,7 @@ import numpy as np
 
 from dsa_bench.model.record import Check, Visit
 from dsa_bench.model.run import Run, complete_rounds
-from dsa_bench.report.cells import cell_shape
+from dsa_bench.report.cells import cell_shape, drawn_cell
 from dsa_bench.stats.paired_times import is_usable
 from dsa_bench.stats.verdict import NoiseFloor, null_control
 
@@ -24,6 +24,7 @@ Mode = tuple[str, str]
 class SideCell:
     """A cell of one run, measured with one timer in one L2 mode.
 
+    cell      its key as records of today have it
     mode      None where no round is complete
     times     variant -> round -> microseconds, of the visits that have a time
     failures  variant -> why a visit of it has none
@@ -57,10 +58,11 @@ def side_cells(run: Run, metric: Metric) -> dict[str, list[SideCell]]:
     """The cells of a run in numeric order of their shapes, each once for every timer and L2 mode that it has."""
     checks: dict[str, dict[str, Check]] = {}
     for check in run.checks:
-        checks.setdefault(check.cell, {})[check.variant] = check
+        checks.setdefault(drawn_cell(run.header, check.cell), {})[check.variant] = check
     rounds: dict[str, dict[Mode, dict[int, list[Visit]]]] = {}
     for cell, index, visits in complete_rounds(run):
-        rounds.setdefault(cell, {}).setdefault((visits[0].timer, visits[0].l2), {})[index] = visits
+        of_cell = rounds.setdefault(drawn_cell(run.header, cell), {})
+        of_cell.setdefault((visits[0].timer, visits[0].l2), {})[index] = visits
     return {
         cell: [
             _side_cell(cell, mode, checks[cell], of_mode, metric)

@@ -86,6 +86,23 @@ def test_missing_and_new_cells_are_listed_and_the_rest_is_compared(recorded: Any
     assert "New in the head: decode, rows 16," in text
 
 
+def test_a_record_that_says_its_selection_in_the_header_alone_meets_a_newer_one(recorded: Any) -> None:
+    """Decision 0038: the cells of both are those of random lists, and not those of sorted ones."""
+    old = recorded({8: {AUTO: 10.0}}, plan={"op": "decode", "data": {"selection": "random"}})
+    other = recorded({8: {AUTO: 10.0}}, plan={"op": "decode", "data": {"selection": "sorted"}})
+    new = recorded({8: {AUTO: 10.0}}, plan={"op": "decode", "data": {"selection": "random"}, "selections": []})
+    lines = [replace(line, cell=f"{line.cell},selection=random") for line in new.checks]
+    visits = [visit._replace(cell=f"{visit.cell},selection=random") for visit in new.visits]
+    new = Run(new.header, lines, visits)
+    for base, head in ((old, new), (new, old)):
+        (cell,) = compare(base, head).cells
+        assert [row.status for row in cell.rows] == ["same"]
+        assert cell.label.startswith("decode, rows 8, context 8192, candidates 2048, selection random, heads 24/2")
+    for run in (old, new):
+        with pytest.raises(BadInput, match=r"no cell in common: .*selection=random"):
+            compare(other, run)
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_no_overlap_and_no_cell_are_refused(recorded: Any, maker: Any, swapped: bool) -> None:
     """E2, andymai/occt-wasm#44."""
