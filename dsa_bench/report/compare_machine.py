@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
+from dsa_bench.model.shape import OPS, SORTED
 from dsa_bench.model.text import printable
 from dsa_bench.report.compare_words import faster_or_slower, interval_text, mark, name, noise_text, percent, sentences
 from dsa_bench.report.comparison import CellComparison, Comparison, Row
@@ -43,8 +44,9 @@ def compare_json(comparison: Comparison, *, strict: bool) -> str:
 
 
 def _flat(cell: CellComparison, row: Row) -> dict[str, Any]:
+    lists = {"selection": cell.shape.get("selection", SORTED)} if cell.shape["op"] in OPS else {}
     return {
-        **{name: int(value) if value.isdecimal() else value for name, value in cell.shape.items()},
+        **{name: int(value) if value.isdecimal() else value for name, value in (cell.shape | lists).items()},
         "timer": cell.mode and cell.mode[0],
         "l2": cell.mode and cell.mode[1],
         "kernel": row.kernel,

@@ -103,6 +103,13 @@ def test_a_record_that_says_its_selection_in_the_header_alone_meets_a_newer_one(
             compare(other, run)
 
 
+def test_json_says_the_selection_of_every_line(recorded: Any) -> None:
+    run = recorded({1: {AUTO: 10.0}, 8: {AUTO: 10.0}}, plan={"op": "decode", "selections": ["sorted", "random"]})
+    run.checks[1] = replace(run.checks[1], cell=f"{run.checks[1].cell},selection=random")
+    rows = json.loads(compare_json(compare(run, run), strict=False))["rows"]
+    assert [row["selection"] for row in rows] == ["sorted", "random"]
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_no_overlap_and_no_cell_are_refused(recorded: Any, maker: Any, swapped: bool) -> None:
     """E2, andymai/occt-wasm#44."""
