@@ -12,7 +12,7 @@ from dsa_bench.cli.measure import measure
 from dsa_bench.cli.sparse import sparse_request
 from dsa_bench.cli.values import integer_list, one_of
 from dsa_bench.model.errors import BadInput, CannotMeasure, GateFailed
-from dsa_bench.model.request import SPARSE_KERNELS
+from dsa_bench.model.request import KERNELS, SPARSE_KERNELS
 from dsa_bench.model.shape import OPS
 from dsa_bench.model.sides import SIDES, at_side
 
@@ -74,6 +74,9 @@ def ab(
     operator = cast("Op", op)
     if operator == "prefill" and tiles_per_split != NO_SPLITS:
         raise BadInput("--tiles-per-split: prefill is unsplit; leave it out")
+    for kernel in kernels:
+        if kernel not in KERNELS[operator]:
+            raise BadInput(f"--kernels {kernel}: is no kernel of {op}; there are {', '.join(KERNELS[operator])}")
     ctx.params["rows"] = rows or DEFAULT_ROWS[op]
     request = sparse_request(ctx, operator)
     request = replace(request, kernels=tuple(at_side(kernel, side) for kernel in request.kernels for side in SIDES))

@@ -22,6 +22,8 @@ PREFILL_KERNELS = (*SPARSE_KERNELS, WS)
 UNION = "int8-union"
 """int8-ws, but two neighbouring rows read what both select once: on request, and never the dispatcher's choice."""
 PREFILL_CHOICES = (*PREFILL_KERNELS, UNION)
+KERNELS: dict[Op, tuple[str, ...]] = {"decode": DECODE_KERNELS, "prefill": PREFILL_CHOICES}
+"""All of each operator."""
 CEILINGS = ("gather", "copy")
 """Kernels that compute nothing: they bound what the others can reach."""
 DENSE = "dense"
@@ -45,8 +47,8 @@ WS_EMULATION = "emulation-ws"
 """That of int8-ws."""
 EMULATIONS = (EMULATION, BF16_EMULATION, DIGITS_EMULATION, WS_EMULATION)
 CHECKED_KERNELS: dict[Op, tuple[str, ...]] = {
-    "decode": (*DECODE_KERNELS, EMULATION, DIGITS_EMULATION),
-    "prefill": (*PREFILL_CHOICES, EMULATION, BF16_EMULATION, WS_EMULATION),
+    "decode": (*KERNELS["decode"], EMULATION, DIGITS_EMULATION),
+    "prefill": (*KERNELS["prefill"], EMULATION, BF16_EMULATION, WS_EMULATION),
 }
 RULED_KERNELS = ("int8-tc", EMULATION, DIGITS_EMULATION)
 """Kernels whose splits a named rule may choose (dsa_bench.splits.registry)."""

@@ -2,6 +2,7 @@
 """`dsa-bench ab` on doubles of the GPU and the timer."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from dsa_bench.backends.cpu.backend import CpuBackend
 from dsa_bench.backends.sides import SidesBackend
+from dsa_bench.model.request import KERNELS
 from dsa_bench.model.run import read_run
 from dsa_bench.report.ab import compare_ab
 from dsa_bench.report.compare import Terms
@@ -101,9 +103,23 @@ def test_many_rows_are_compared_with_previous_as_well(ab: Any) -> None:
     assert outcome.out.count(" us ") >= 2
 
 
+@pytest.mark.parametrize(("op", "kernel"), [(op, kernel) for op, kernels in KERNELS.items() for kernel in kernels])
+def test_every_kernel_of_the_operator_is_compared(ab: Any, op: str, kernel: str) -> None:
+    times_us = {f"{kernel}@A": 10.0, f"{kernel}@B": 8.0}
+    outcome, _, _ = ab("--op", op, "--kernels", kernel, times_us=times_us)
+    assert outcome.code == 0
+    assert re.search(rf"^{kernel} .*1.25x faster$", outcome.out, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
+        ([".", ".", "--kernels", "int8-ws"], 2, "--kernels int8-ws: is no kernel of decode; there are previous,"),
+        (
+            [".", ".", "--op", "prefill", "--kernels", "int8-tc", "int8-digits"],
+            2,
+            "--kernels int8-digits: is no kernel",
+        ),
         (["HEAD", "nope/nope"], 2, "'nope/nope': is neither a folder nor a revision"),
         (["tests", "."], 2, "'tests': holds no kernel"),
         ([".", ".", "--op", "prefill", "--tiles-per-split", "1"], 2, "--tiles-per-split: prefill is unsplit"),
