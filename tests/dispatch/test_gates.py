@@ -230,6 +230,7 @@ def test_without_a_gpu_the_gates_of_the_device_do_not_apply() -> None:
         (8, 24, 256, "int8-tc prefill"), (9, 24, 2048, "int8-ws prefill"), (4, 8, 2048, "int8-tc decode"),
         (4, 6, 2048, "decode_grouped"), (4, 32, 2048, "int8-tc decode"), (4, 34, 2048, "decode_grouped"),
         (8, 2, 2048, "int8-ws prefill"), (128, 2, 1, "int8-tc prefill"), (128, 34, 2048, "decode_grouped"),
+        (128, 24, 512, "int8-ws prefill"), (128, 24, 511, "int8-tc prefill"),
     ],
 )  # fmt: skip
 def test_the_paths(rows: int, query_heads: int, candidates: int, kernel: str) -> None:
