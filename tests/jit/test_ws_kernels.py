@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 from sass import disassemble, places
 
+from dsa_bench.backends.cuda.backend import DEVICE_KERNELS
+from dsa_bench.dispatch.gates import DEVICE_FUNCTION
 from dsa_bench.jit import compiler
 from dsa_bench.jit.modules import compile_modules
 from dsa_bench.jit.target import parse_target
 from dsa_bench.model.errors import CannotMeasure
+from dsa_bench.model.request import WS
 
 MODULE = "dsa/prefill_int8_ws"
 UNION_MODULE = "dsa/prefill_int8_union"
@@ -38,6 +41,15 @@ def test_ctas_fit_a_multiprocessor_without_spills(target: str, block: int, resid
         assert ctas * (facts.dynamic_smem_bytes + 1024) <= (block + 1) * 1024, name
         paths = {name: value for name, value in facts.constants.items() if name.startswith("path")}
         assert paths == {"paths": 3, "path_two": 0, "path_four": 1, "path_single": 2}
+
+
+@pytest.mark.parametrize("target", ["90a", "90", "86"])
+def test_gates_ask_about_the_kernel_of_a_call_that_needs_most_shared_memory(target: str) -> None:
+    (module,) = compile_modules([MODULE], parse_target(target))
+    needs = {name: facts.dynamic_smem_bytes + facts.static_smem_bytes for name, facts in module.kernels.items()}
+    asked = DEVICE_FUNCTION["int8-ws prefill"]
+    assert needs[asked] == max(needs.values())
+    assert DEVICE_KERNELS["prefill"][WS][0] == asked, "the only one that the backend tells the gates of"
 
 
 @pytest.mark.parametrize(("target", "resident"), [("90a", 3), ("90", 1), ("86", 1)])
