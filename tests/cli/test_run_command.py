@@ -67,6 +67,19 @@ def test_each_entry_is_one_record_in_the_sweeps_folder(run: Any, tmp_path: Path)
     ]
 
 
+def test_each_selection_counts_as_a_cell(run: Any, sweep: Path) -> None:
+    kinds = 'selection = ["sorted", "blocks:4"]'
+    sweep.write_text(f'[[measure]]\nop = "prefill"\nrows = [16]\n{kinds}\n{CELLS}{TWO}')
+    assert load_sweep(sweep).cells == 5
+    said = run().err.splitlines()
+    assert said[0].startswith("dsa-bench: small-1: 3 entries, 5 cells, ")
+    assert [line.partition(":")[2].partition(", about")[0].strip() for line in said[1:4]] == [
+        "cell 1 of 5: rows 16, context 128, candidates 64",
+        "cell 2 of 5: rows 16, context 128, candidates 64, selection blocks:4",
+        "cell 3 of 5: rows 2, context 128, candidates 64",
+    ]
+
+
 def cell_parts(cell: str) -> list[list[str]]:
     return [part.split("=") for part in cell.split(",")]
 
