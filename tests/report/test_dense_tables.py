@@ -93,6 +93,7 @@ def test_text_has_the_columns_of_the_issue(maker: Any) -> None:
     markdown = to_markdown(tables)
     assert markdown.startswith("| capacity | length | kernel | rule | grid |")
     copied = next(row for row in flat_rows(tables) if row["kernel"] == "copy/kv")
+    assert not copied.keys() & {"selection", "tiles_per_split", "dense_ratio"}
     assert (copied["chunk"], copied["copy_share"], copied["previous_ratio"], copied["ctas"]) == (None, None, None, 813)
 
 

@@ -70,7 +70,15 @@ def test_the_table_has_no_columns_of_splits(maker: Any) -> None:
     assert "| 8192 | copy/pre-mix | 12 | 25.02 us | - | - | - | - |" in to_markdown(tables)
     flat = flat_rows(tables)[1]
     assert (flat["hidden"], flat["part"], flat["copy_share"]) == (2560, "pre-mix", pytest.approx(0.8))
-    assert not flat.keys() & {"splits", "tiles_per_split", "gather_share", "dense_ratio", "gathered_bytes", "rules"}
+    assert not flat.keys() & {
+        "splits",
+        "tiles_per_split",
+        "gather_share",
+        "dense_ratio",
+        "gathered_bytes",
+        "rules",
+        "selection",
+    }
     assert to_csv(tables).splitlines()[0] == ",".join(flat)
 
 
