@@ -190,9 +190,9 @@ ValueScaleMultiplier = Annotated[
 InvalidFraction = Annotated[
     float, _option("--invalid-fraction", one_number(0, 1), "Share of each list replaced by invalid positions.", "X")
 ]
-SELECTIONS = "sorted, random, blocks:N or overlap:F (docs/data.md)."
-Selection = Annotated[str, _option("--selection", str, SELECTIONS, "KIND")]
-EachSelection = Annotated[list[str], list_option("--selection", names, SELECTIONS, "KIND...")]
+SELECTION_HELP = "sorted, random, blocks:N or overlap:F (docs/data.md)."
+Selection = Annotated[str, _option("--selection", str, SELECTION_HELP, "KIND")]
+EachSelection = Annotated[list[str], list_option("--selection", names, SELECTION_HELP, "KIND...")]
 ScalesFrom = Annotated[
     str | None,
     _option("--scales-from", str, "Real scales: .onnx or .onnx:NODE, .npz, .safetensors (docs/inputs.md).", "FILE"),

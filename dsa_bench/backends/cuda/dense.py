@@ -25,6 +25,7 @@ from dsa_bench.model.shape import ceil_div
 
 MODULES: dict[DenseKernel, str] = {"previous": "dense/attention_row", "fast": "dense/attention_fast"}
 PREFIX: dict[DenseKernel, str] = {"previous": "attention", "fast": "fast"}
+SPLIT_PARTS: dict[DenseKernel, tuple[str, ...]] = {"previous": ("split", "combine"), "fast": ("split",)}
 CHANNELS_PER_VECTOR = 64
 """Channels that one vector of every lane of a group holds, whatever the type (kernels/dense/attention_fast.cu)."""
 MAX_VECTORS = 4
@@ -35,7 +36,7 @@ NULL = np.uint64(0)
 
 def device_kernels(kernel: DenseKernel, shape: DenseShape, plan: DensePlan) -> tuple[str, ...]:
     """Names under which a profiler sees the kernels of one call."""
-    parts = ("row",) if plan.splits == 1 else ("split", "combine") if kernel == "previous" else ("split",)
+    parts = ("row",) if plan.splits == 1 else SPLIT_PARTS[kernel]
     return tuple(f"{PREFIX[kernel]}_{part}_{shape.dtype}" for part in parts)
 
 
