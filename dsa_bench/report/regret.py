@@ -31,6 +31,12 @@ class ScoredChoice:
     def best_splits(self) -> int:
         return self.cell.checks[self.regret.best].splits
 
+    @property
+    def is_below_tick(self) -> bool:
+        """Whether there is a difference, of less than the timer's tick: the record cannot tell it from none."""
+        regret, tick_us = self.regret.cross_fitted, self.cell.tick_us
+        return bool(regret) and tick_us is not None and abs(regret) * self.median_us(self.regret.best) < tick_us
+
     def median_us(self, variant: str) -> float:
         return float(np.median(self.cell.times[variant]))
 

@@ -106,6 +106,7 @@ def _flat_rows(scores: Scores) -> list[dict[str, Any]]:
             "regret_low": one.regret.low,
             "regret_high": one.regret.high,
             "regret_naive": one.regret.naive,
+            "below_tick": one.is_below_tick,
             "rounds": one.regret.rounds,
         }
         for one in scores.scored
@@ -161,7 +162,22 @@ def _league_cells(one: Standing, cells: Sequence[SweptCell]) -> list[str]:
 
 def _sentences(scores: Scores) -> list[str]:
     lines = [_sentence(standing(name, scored), scored) for name, scored in choices_of(scores).items()]
-    return [*map(printable, lines), *missing_lines(scores)]
+    return [*map(printable, [*lines, *_below_tick(scores)]), *missing_lines(scores)]
+
+
+def _below_tick(scores: Scores) -> list[str]:
+    """For each rule the shapes whose regret the timer does not resolve."""
+    where = _place_words(scores.cells[0])
+    lines: list[str] = []
+    for name, scored in choices_of(scores).items():
+        found = [one.cell for one in scored if one.is_below_tick]
+        if found:
+            places, tick = ", ".join(_place(cell, scores.cells) for cell in found), 1e3 * (found[0].tick_us or 0)
+            lines.append(
+                f"{name}: the regret of {shapes(len(found))} ({where} {places}) is less than a tick of "
+                f"{found[0].timer}, {tick:g} ns, and so not resolved"
+            )
+    return lines
 
 
 def _sentence(one: Standing, scored: Sequence[ScoredChoice]) -> str:

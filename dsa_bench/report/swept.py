@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dsa_bench.bench.timers import known_tick_us
 from dsa_bench.model.cell_key import AttentionShape, attention_shape_of_key, cell_words
 from dsa_bench.model.costs import SplitCosts
 from dsa_bench.model.dense import DENSE_KERNELS, DenseShape
@@ -40,6 +41,7 @@ class SweptCell:
     rounds    [rounds] indices of the rounds in which all of `times` have a time
     times     variant -> [rounds] attention_us, of the variants that compete (stats/paired_times.py)
     left_out  variant -> why it does not
+    tick_us   what the timer counts in; None where that is not known
     """
 
     shape: AttentionShape
@@ -50,6 +52,7 @@ class SweptCell:
     rounds: NDArray[np.int64]
     times: Mapping[str, NDArray[np.float64]]
     left_out: Mapping[str, str]
+    tick_us: float | None = None
 
     @property
     def label(self) -> str:
@@ -117,7 +120,8 @@ def swept_cells(run: Run, op: str = "decode", *, together: bool = False) -> list
                 else automatic_among(shape, [*by_kernel], capability)
             )
             by_kernel = {kernel: {**by_kernel[kernel], **checks[cell]}}
-        cells += [_swept_cell(kernel, of_kernel, rounds[cell]) for kernel, of_kernel in by_kernel.items()]
+        device = str(run.header.device.get("name"))
+        cells += [_swept_cell(kernel, of_kernel, rounds[cell], device) for kernel, of_kernel in by_kernel.items()]
     if not cells:
         raise NothingSwept(f"the run has no complete round of a split kernel in {op}; record one with `{op} --record`")
     return cells
@@ -205,7 +209,7 @@ def _by_kernel(checks: Mapping[str, Check]) -> dict[str, dict[str, Check]]:
     return found
 
 
-def _swept_cell(kernel: str, checks: Mapping[str, Check], rounds: Sequence[list[Visit]]) -> SweptCell:
+def _swept_cell(kernel: str, checks: Mapping[str, Check], rounds: Sequence[list[Visit]], device: str) -> SweptCell:
     automatic = next((name for name, check in checks.items() if AUTOMATIC in check.requested), None)
     paired = paired_times(list(checks.values()), rounds, automatic)
     return SweptCell(
@@ -217,4 +221,5 @@ def _swept_cell(kernel: str, checks: Mapping[str, Check], rounds: Sequence[list[
         rounds=paired.rounds,
         times=paired.times,
         left_out=paired.left_out,
+        tick_us=known_tick_us(paired.timer, device),
     )

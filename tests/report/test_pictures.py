@@ -89,7 +89,7 @@ def test_regret_tiles_say_how_sure_they_are(subject: Subject, sweep: Sweep) -> N
     assert (eight.rows, eight.hatch) == (8, regret_map.SURE)
     assert eight.regret == pytest.approx(13.2 / 12.7 - 1, abs=0.002)
     assert four is not None
-    assert four.hatch == regret_map.SPANS_ZERO
+    assert four.hatch == regret_map.UNSURE
     few = subject_of(sweep(SEED, auto=16, noise=0.001, rounds=4).run())
     tiles = [regret_map.regret_tile(one, 0) for one in regret_map.score(few.swept, ["auto"], None, None).of("auto")]
     assert {tile.hatch for tile in tiles if tile} == {regret_map.NO_INTERVAL}
@@ -101,7 +101,7 @@ def test_an_estimate_of_zero_is_never_sure(subject: Subject) -> None:
     at_zero = replace(one, regret=replace(one.regret, cross_fitted=0.0, low=0.0002, high=0.0002))
     tile = regret_map.regret_tile(at_zero, 2048)
     assert tile is not None
-    assert tile.hatch == regret_map.SPANS_ZERO
+    assert tile.hatch == regret_map.UNSURE
 
 
 def test_choices_with_their_ties(subject: Subject) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
+from dsa_bench.report.plots.regret_map import SURE, UNSURE, regret_tile
 from dsa_bench.report.regret import Scores, beyond, league, score, standing
 from dsa_bench.report.regret_render import LEAGUE_WRITERS, REGRET_WRITERS, ROWS_ONLY, missing_lines
 from dsa_bench.report.swept import run_slots, swept_cells
@@ -35,6 +36,25 @@ def test_regret_comes_from_raw_times(sweep: Sweep) -> None:
     text = REGRET_WRITERS["table"](found)
     assert "14.81%" in text
     assert "mean regret 14.81% [14.81% to 14.81%] over 1 shape, maximum 14.81% (rows 4, " in text
+
+
+@pytest.mark.parametrize(("timer", "name"), [("cupti", "NVIDIA H200"), ("events", "NVIDIA H200"), ("cupti", "A100")])
+def test_a_regret_below_a_known_tick_is_not_resolved(sweep: Sweep, timer: str, name: str) -> None:
+    """However narrow its interval: 0.02 us is less than 32 ns, 0.04 us is not, and none is not named."""
+    times = {(1, 2048): {16: 8.02, 8: 8.0}, (2, 2048): {16: 8.04, 8: 8.0}, (4, 2048): {16: 8.0, 8: 8.0}}
+    run = sweep(times, auto=16, name=name).run()
+    run.visits[:] = [visit._replace(timer=timer) for visit in run.visits]
+    found = score(swept_cells(run), ["auto"], run_slots(run), None)
+    known = (timer, name) == ("cupti", "NVIDIA H200")
+    assert [one.is_below_tick for one in found.scored] == [known, False, False]
+    said = (
+        "auto: the regret of 1 shape (rows x candidates 1 x 2048) is less than a tick of cupti, 32 ns, and so not res"
+    )
+    assert (said in REGRET_WRITERS["table"](found)) == known
+    assert [row["below_tick"] for row in json.loads(REGRET_WRITERS["json"](found))["rows"]] == [known, False, False]
+    tile = regret_tile(found.scored[0], 2048)
+    assert tile is not None
+    assert tile.hatch == (UNSURE if known else SURE)
 
 
 def test_rules_are_worked_out_from_the_recorded_slots(sweep: Sweep) -> None:

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 LEAST_SCALE = 0.02
 """The colour scale reaches at least this far, so that a map of noise does not look like one of losses."""
-SURE, SPANS_ZERO, NO_INTERVAL = "", "////", "...."
+SURE, UNSURE, NO_INTERVAL = "", "////", "...."
 
 
 @dataclass(frozen=True, slots=True)
 class RegretTile:
-    """One shape. hatch: SURE where the interval excludes 0, SPANS_ZERO, or NO_INTERVAL for too few rounds."""
+    """One shape. hatch: SURE, UNSURE where the interval spans 0 or the regret is less than the timer's tick, or
+    NO_INTERVAL for too few rounds."""
 
     rows: int
     across: int
@@ -40,7 +41,7 @@ def regret_tile(one: ScoredChoice, across: int) -> RegretTile | None:
         hatch = NO_INTERVAL
     else:
         ends = (found.low, found.cross_fitted, found.high)  # draws that hardly vary leave the estimate outside them
-        hatch = SPANS_ZERO if min(ends) <= 0 <= max(ends) else SURE
+        hatch = UNSURE if min(ends) <= 0 <= max(ends) or one.is_below_tick else SURE
     return RegretTile(one.cell.sparse.rows, across, found.cross_fitted, hatch)
 
 
@@ -71,7 +72,9 @@ def draw(subject: Subject) -> "Figure":
         ax.set_title(heading)
     _scale_bar(figure, axes, scale, colors)
     figure.supxlabel(
-        "hatched: the 95 % interval spans 0; dotted: too few rounds for an interval; -: no time", fontsize=8
+        "hatched: the 95 % interval spans 0, or less than a tick of the timer; dotted: too few rounds for an interval; "
+        "-: no time",
+        fontsize=8,
     )
     return figure
 
