@@ -925,6 +925,9 @@ __device__ __forceinline__ void attend(const Task& task, int (&entry)[kRuns], in
         merge_cluster<kWidePath, kHeads>(task, smem);
       else
         merge_cluster<kInteger, kHeads>(task, smem);
+    } else {
+      cp_async_commit();  // no thread leaves before its copies have landed
+      cp_async_wait<0>();
     }
     return;
   }

@@ -95,6 +95,17 @@ def test_every_group_on_both_paths(backend: Any, query_heads: int) -> None:
         judge.check(variant, run(backend, inputs, variant, path))
 
 
+@pytest.mark.parametrize("query_heads", [2, 12, 24, 32])
+def test_steps_of_three_runs_and_one_of_two_on_both_paths(backend: Any, query_heads: int) -> None:
+    if not backend.clusters:
+        pytest.skip("without clusters a step is one run")
+    inputs = sparse_inputs(SparseShape(3, 1100, 1000, query_heads), DataSpec(seed=query_heads, invalid_fraction=0.3))
+    judge = Judge(backend, inputs)
+    for splits, path in itertools.product((1, 3), (INTEGER, WIDE)):
+        variant = plan(inputs.shape, ALL_HEADS, splits)
+        judge.check(variant, run(backend, inputs, variant, path))
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 40])
 def test_its_own_geometry_for_every_number_of_rows(backend: Any, rows: int) -> None:
     for spec in (DataSpec(seed=rows), DataSpec(seed=rows, query_std=89.6), DataSpec(seed=rows, invalid_fraction=0.5)):
