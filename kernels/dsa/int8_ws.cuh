@@ -24,6 +24,7 @@ namespace int8_ws {
 
 using int8_tc::Channels;
 using int8_tc::DigitScale;
+using int8_tc::Indices;
 using int8_tc::kAutomatic;
 using int8_tc::kHeadSize;
 using int8_tc::kMaxGroup;
@@ -159,9 +160,9 @@ __device__ __forceinline__ void copy_rows(unsigned target, const Code* head, con
 // Copies the rows of each tile into the next free slots. Warp w of kWarps has rows [w * kRows, (w + 1) * kRows), a lane
 // its chunk of rows 2i + lane / 16 of them.
 template <int kStages, int kWarps>
-__device__ __forceinline__ void produce(const Task& task, Smem<kStages>& smem) {
+__device__ __forceinline__ void produce(const Task& task, Smem<kStages>& smem, unsigned thread) {
   constexpr int kRows = kTile / kWarps, kEntries = kRows / 32;
-  const int lane = threadIdx.x % 32, first = kRows * (static_cast<int>(threadIdx.x - kConsumers) / 32);
+  const int lane = thread % 32, first = kRows * (static_cast<int>(thread - kConsumers) / 32);
   const int chunk = lane % 16, odd = lane / 16;
   const auto load = [&](int tile, int entry) {
     return load_entry(task.selected, tile * kTile + first + 32 * entry + lane, task.candidates);
@@ -481,6 +482,19 @@ class Consumer {
     }
   }
 
+  // This lane's place for head n in the probability tile.
+  __device__ __forceinline__ __half2* probability_of(int buffer, int n) const {
+    const int line = 2 * t_ + n % 2;  // of 8
+    const int column = 8 * ((2 * warp_ + g_ / 4) ^ line) + g_ % 4 * 2;
+    if constexpr (kRows == 1) {
+      return reinterpret_cast<__half2*>(&smem_.probability[buffer][n / 2 * 8 + line][column]);
+    } else {
+      int place = line * kTile + column;
+      asm("" : "+r"(place));  // one sum, or the compiler holds both parts in registers, which then spill
+      return reinterpret_cast<__half2*>(&smem_.probability[buffer][n / 2 * 8][0] + place);
+    }
+  }
+
   // The probabilities of heads [first, first + kPart): to the probability tile, published, and into l.
   template <int kDigits>
   __device__ __forceinline__ void weigh(const Sums<kDigits>& sum, int first, const Candidates& candidates, int buffer,
@@ -503,10 +517,7 @@ class Consumer {
         }
         sum_of_pair[i] = p[0] + p[1];
         above |= sum_of_pair[i] > kLargest;
-        const int line = 2 * t_ + n % 2;  // of 8
-        *reinterpret_cast<__half2*>(
-            &smem_.probability[buffer][n / 2 * 8 + line][8 * ((2 * warp_ + g_ / 4) ^ line) + g_ % 4 * 2]) =
-            __floats2half2_rn(p[0], p[1]);
+        *probability_of(buffer, n) = __floats2half2_rn(p[0], p[1]);
       }
     };
     probabilities();
@@ -817,12 +828,11 @@ struct Call {
 };
 
 // On path two or four. The path, kSingle if the CTA needs that: then nothing is written; of a producer another.
-// cta() is block_index() with the row; asked again where it is needed.
-template <int kStages, int kProducers, typename F>
-__device__ __forceinline__ int attend_digits(const Call& call, F cta) {
+template <int kStages, int kProducers, typename Indices>
+__device__ __forceinline__ int attend_digits(const Call& call, const Indices& indices) {
   extern __shared__ __align__(1024) unsigned char smem_bytes[];
   Smem<kStages>& smem = *reinterpret_cast<Smem<kStages>*>(smem_bytes);
-  const Task task = call.task_of(cta(), grid_size());
+  const Task task = call.task_of(indices.cta(), grid_size());
   if (threadIdx.x == kConsumers) {
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
@@ -835,32 +845,32 @@ __device__ __forceinline__ int attend_digits(const Call& call, F cta) {
     smem.met_tail = false;
   }
   if (threadIdx.x >= kConsumers) {
-    produce<kStages, kProducers>(task, smem);
+    produce<kStages, kProducers>(task, smem, indices.thread());
     return kTwo;
   }
-  const auto out = [&] { return call.out_of(cta(), grid_size()); };  // computed where it is needed
+  const auto out = [&] { return call.out_of(indices.cta(), grid_size()); };  // computed where it is needed
   const int path = heads_per_lane(task.group) == 3 ? Consumer<Smem<kStages>, 3>(task, smem).run(call.forced_path, out)
                                                    : Consumer<Smem<kStages>, 4>(task, smem).run(call.forced_path, out);
   if (call.path_counts != nullptr && threadIdx.x == 0) atomicAdd(call.path_counts + path, 1u);
   return path;
 }
 
-// On path single, by the consumers alone. cta() as above.
-template <typename F>
-__device__ __forceinline__ void attend_single(const Call& call, F cta) {
+// On path single, by the consumers alone.
+template <typename Indices>
+__device__ __forceinline__ void attend_single(const Call& call, const Indices& indices) {
   extern __shared__ __align__(1024) unsigned char smem_bytes[];
   __syncthreads();  // everyone is done with shared memory; the producers have returned, or are about to
   // The body of decode, of which this is the only split: prefill's, which skips tiles, would spill.
-  using Attention = int8_tc::Attention<true>;
-  const Task again = call.task_of(cta(), grid_size());  // not held in registers until here
+  using Attention = int8_tc::Attention<true, Indices>;
+  const Task again = call.task_of(indices.cta(), grid_size());  // not held in registers until here
   Attention(again, *reinterpret_cast<int8_tc::Smem<true>*>(smem_bytes)).run(int8_tc::kSingle, [&] {
-    return SingleOutput{call.out_of(cta(), grid_size())};
+    return SingleOutput{call.out_of(indices.cta(), grid_size())};
   });
 }
 
 template <int kStages, int kProducers>
 __device__ __forceinline__ void attend(const Call& call) {
-  if (attend_digits<kStages, kProducers>(call, block_index) == kSingle) attend_single(call, block_index);
+  if (attend_digits<kStages, kProducers>(call, Indices()) == kSingle) attend_single(call, Indices());
 }
 
 }  // namespace int8_ws

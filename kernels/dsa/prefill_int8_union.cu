@@ -277,8 +277,7 @@ __device__ __forceinline__ void produce(const Task& task, Smem& smem) {
 }
 
 // On path two or four, as int8_ws::attend_digits.
-template <typename F>
-__device__ __forceinline__ int attend_both(const Call& call, Smem& smem, int tiles, F cta) {
+__device__ __forceinline__ int attend_both(const Call& call, Smem& smem, int tiles) {
   if (threadIdx.x == kConsumers) {
 #pragma unroll
     for (int s = 0; s < kSlots; ++s) {
@@ -288,14 +287,14 @@ __device__ __forceinline__ int attend_both(const Call& call, Smem& smem, int til
     mbarrier_init(shared_address(&smem.decided), 1);
     smem.met_tail = false;
   }
-  Task task = call.task_of(cta(), grid_size());
+  Task task = call.task_of(block_index(), grid_size());
   task.tile_end = tiles;
   if (threadIdx.x >= kConsumers) {
     produce(task, smem);
     return kUnionTwo;
   }
   const int path = int8_ws::Consumer<Smem, kRowHeads>(task, smem).run(call.forced_path, [&] {
-    return call.out_of(cta(), grid_size());
+    return call.out_of(block_index(), grid_size());
   });
   if (call.path_counts != nullptr && threadIdx.x == 0)
     atomicAdd(call.path_counts + (path == int8_ws::kSingle ? kSingle : path), 2u);
@@ -312,15 +311,24 @@ static_assert(sizeof(Layout) + sizeof(Rows) <= kSmemBytes && sizeof(int8_ws::Lay
                   sizeof(int8_tc::Smem<true>) + sizeof(Rows) <= kSmemBytes,
               "there is room behind each of them");
 
+// As int8_tc::Indices, of the row that is attended to. Not threadIdx.x: what the compiler computes from that is alike
+// for both rows, so it would hold that in registers from one to the next, and these spill.
+struct Indices {
+  volatile Rows& rows;
+
+  __device__ __forceinline__ uint3 cta() const {
+    uint3 index = block_index();
+    index.x += rows.now;
+    return index;
+  }
+  __device__ __forceinline__ static unsigned thread() { return thread_index(); }
+};
+
 __device__ __forceinline__ void attend(const Call& call) {
   extern __shared__ __align__(1024) unsigned char smem_bytes[];
   Smem& smem = *reinterpret_cast<Smem*>(smem_bytes);
   volatile Rows& rows = *reinterpret_cast<Rows*>(smem_bytes + kSmemBytes - sizeof(Rows));
-  const auto cta = [&] {
-    uint3 index = block_index();
-    index.x += rows.now;
-    return index;
-  };
+  const Indices indices{rows};
   const unsigned first = block_index().x & ~1u;
   const bool share = first + 1 < grid_size().x && call.group <= kMaxGroup && call.context <= kMostContext &&
                      call.forced_path < kTwo && look_alike(call, first);
@@ -331,14 +339,14 @@ __device__ __forceinline__ void attend(const Call& call) {
   }
   const int tiles = share ? unite(call, smem, first) : 0;
   if (tiles > 0) {
-    if (attend_both(call, smem, tiles, cta) == int8_ws::kSingle && threadIdx.x == 0) rows.singles = 3;
+    if (attend_both(call, smem, tiles) == int8_ws::kSingle && threadIdx.x == 0) rows.singles = 3;
   } else {
     Call alone = call;
     if (call.forced_path >= kTwo) alone.forced_path -= kTwo;
     if (call.path_counts != nullptr) alone.path_counts += kTwo;
     for (;;) {
       __syncthreads();  // `rows` is published, and everyone is done with what shared memory held
-      if (int8_ws::attend_digits<2, 1>(alone, cta) == int8_ws::kSingle && threadIdx.x == 0)
+      if (int8_ws::attend_digits<2, 1>(alone, indices) == int8_ws::kSingle && threadIdx.x == 0)
         rows.singles = rows.singles | 1 << rows.now;
       const bool last = rows.now == rows.last;
       __syncthreads();  // everyone is done with the row, and knows whether it was the last
@@ -358,7 +366,9 @@ __device__ __forceinline__ void attend(const Call& call) {
       rows.now = left % 2 == 0;
       rows.singles = left & left - 1;
     }
-    int8_ws::attend_single(call, cta);
+    Call again = call;
+    asm volatile("" : "+f"(again.scale));  // nor a product of it
+    int8_ws::attend_single(again, indices);
   }
 }
 
