@@ -2,11 +2,19 @@
 """The documentation leads where it says, and leaves no command out."""
 
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from dsa_bench.cli.main import app
 from dsa_bench.report.plots.names import KINDS
 
+CONSOLE = re.compile(
+    r"^\$ dsa-bench ((?:regret results/|report results|rule show)[^|\n]*)(?:\| (.*))?\n((?:(?!\$ |```).*\n)+)", re.M
+)
+"""Shown commands that measure nothing and read what is in the repository: arguments, filter, output."""
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]+)?\)")
 
 
@@ -51,3 +59,12 @@ def test_every_kind_of_picture_is_explained(root: Path) -> None:
 def test_decisions_are_numbered_once(root: Path) -> None:
     numbers = [path.name[:4] for path in sorted((root / "docs" / "decisions").glob("*.md"))]
     assert len(numbers) == len(set(numbers))
+
+
+def test_shown_output_is_what_the_command_prints(command: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root)
+    shown = [found for page in pages(root) for found in CONSOLE.findall(page.read_text())]
+    assert {arguments.split()[0] for arguments, _, _ in shown} == {"regret", "report", "rule"}
+    for arguments, pipe, output in shown:
+        printed = command(*arguments.split()).out
+        assert output == (subprocess.check_output(pipe, shell=True, input=printed, text=True) if pipe else printed)
