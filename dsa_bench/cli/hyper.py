@@ -61,7 +61,7 @@ def measure_cells(
     opener: "Callable[[], tuple[HyperBackend, list[str]]] | None" = None,
     part: Part = WHOLE,
 ) -> "Measured":
-    """Measure the request on the backend asked for. An interrupt says where the record is.
+    """Measure the request on the backend asked for.
 
     opener  opens another backend than `backend_name` says      part  the request's place in a larger run
     """

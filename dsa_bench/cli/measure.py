@@ -31,7 +31,7 @@ def measure(
     opener: "Callable[[], Backend] | None" = None,
     part: Part = WHOLE,
 ) -> "Measured":
-    """Measure the request on the backend asked for. An interrupt says where the record is.
+    """Measure the request on the backend asked for.
 
     adapt   what the request becomes on the backend that was opened
     opener  opens another backend than `backend_name` says
@@ -70,10 +70,6 @@ def measure(
             bench = Bench(backend, timer, l2, clocks, tell_paths=explain, dense=dense)
             with RunProgress([line for line in (*said, said_of_timer, said_of_dense) if line], part) as progress:
                 return run_cells(request, bench, progress, argv=sys.argv[1:], record=record, resume=resume)
-        except KeyboardInterrupt:
-            if record is not None and record.exists():
-                note(f"what was measured is in {record}; the same command with --resume goes on")
-            raise
         finally:
             backend.close()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsa_bench.cli.console import emit, note
+from dsa_bench.cli.console import emit
 from dsa_bench.cli.part import WHOLE, Part
 from dsa_bench.model.errors import GateFailed
 from dsa_bench.model.request import Policy
@@ -28,7 +28,7 @@ def measure_operator(
     resume: bool,
     part: Part = WHOLE,
 ) -> "Measured":
-    """Measure what `make` gives for an L2 mode. An interrupt says where the record is.
+    """Measure what `make` gives for an L2 mode.
 
     said  for the user, before the first cell      part  the operator's place in a larger run
     """
@@ -38,20 +38,15 @@ def measure_operator(
     from dsa_bench.cli.progress import RunProgress
     from dsa_bench.sweep.runs import Instruments, run_operator
 
-    try:
-        on_gpu = backend.device.backend == "cuda"
-        timer, said_of_timer = open_timer(policy.timer, backend, backend_name)
-        clocks = open_clocks() if on_gpu else None
-        if on_gpu and clocks is None:
-            said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
-        l2 = policy.l2 if on_gpu else "none"
-        instruments = Instruments(timer, l2, clocks, known_tick_us(timer.name, backend.device.name))
-        with RunProgress([line for line in (*said, said_of_timer) if line], part) as progress:
-            return run_operator(make(l2), instruments, progress, argv=sys.argv[1:], record=record, resume=resume)
-    except KeyboardInterrupt:
-        if record is not None and record.exists():
-            note(f"what was measured is in {record}; the same command with --resume goes on")
-        raise
+    on_gpu = backend.device.backend == "cuda"
+    timer, said_of_timer = open_timer(policy.timer, backend, backend_name)
+    clocks = open_clocks() if on_gpu else None
+    if on_gpu and clocks is None:
+        said.append("SM clocks are not watched: NVML cannot be used; see dsa-bench env")
+    l2 = policy.l2 if on_gpu else "none"
+    instruments = Instruments(timer, l2, clocks, known_tick_us(timer.name, backend.device.name))
+    with RunProgress([line for line in (*said, said_of_timer) if line], part) as progress:
+        return run_operator(make(l2), instruments, progress, argv=sys.argv[1:], record=record, resume=resume)
 
 
 def print_checks(op: str, results: "Sequence[OperatorResult]", device: "DeviceFacts", format: str) -> None:

@@ -76,7 +76,7 @@ def run_sweep(
 
 def _measure(
     entry: Entry, backend_name: str | None, results: Path, name: str, resume: bool, records: list[Path], part: Part
-) -> "tuple[Run, DsaBenchError | None]":
+) -> "tuple[Run, DsaBenchError | KeyboardInterrupt | None]":
     """Measure one entry, its record's name in the last place of `records`."""
     from dsa_bench.model.run import read_run
     from dsa_bench.sweep.records import new_record, record_to_resume

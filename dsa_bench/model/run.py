@@ -4,7 +4,7 @@
 import gc
 import json
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,11 @@ class Run:
             self.checks.append(line)
         else:
             self.visits.append(line)
+
+    def of_cells(self, cells: Collection[str]) -> "Run":
+        """The same run with these cells alone."""
+        checks = [check for check in self.checks if check.cell in cells]
+        return Run(self.header, checks, [visit for visit in self.visits if visit.cell in cells])
 
 
 def read_run(path: Path) -> Run:

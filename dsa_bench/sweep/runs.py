@@ -99,10 +99,10 @@ class Instruments:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A run, and what ended it before its plan was done, if anything did."""
+    """A run, and what ended it before its plan was done, if anything did: after an interrupt, its finished cells."""
 
     run: Run
-    failure: CannotMeasure | None = None
+    failure: CannotMeasure | KeyboardInterrupt | None = None
 
 
 def run_operator(
@@ -117,8 +117,9 @@ def run_operator(
     """Measure every cell; with `record`, each line is on disk before the next visit.
 
     A cell in which no variant is right has checks and no visits. A device or a timer that fails on the way, or a later
-    cell whose data cannot be checked, comes back beside the lines that there are. Raises BadInput for a record that
-    cannot be written or gone on with and for data that cannot be checked, CannotMeasure for a cell beyond this machine.
+    cell whose data cannot be checked, comes back beside the lines that there are, an interrupt beside the finished
+    cells; the listener is told of the record. Raises BadInput for a record that cannot be written or gone on with and
+    for data that cannot be checked, CannotMeasure for a cell beyond this machine.
     """
     operator.refuse_beyond_limits()
     header = header_of(operator, argv)
@@ -128,8 +129,9 @@ def run_operator(
         if writer is not None and before is None:
             writer.append(header)
         taken = False
+        finished: set[str] = set()
         try:
-            for line in _measure_cells(operator, instruments, listener, run):
+            for line in _measure_cells(operator, instruments, listener, run, finished):
                 if writer is not None:
                     writer.append(line)
                 run.add(line)
@@ -140,6 +142,10 @@ def run_operator(
             if not taken:
                 raise
             return Measured(run, CannotMeasure(f"a later cell cannot be measured: {refusal}"))
+        except KeyboardInterrupt as interrupt:
+            if record is not None:
+                listener.said(f"what was measured is in {record}; the same command with --resume goes on")
+            return Measured(run.of_cells(finished), interrupt)
     return Measured(run)
 
 
@@ -188,13 +194,15 @@ def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 def _measure_cells(
-    operator: Operator, instruments: Instruments, listener: Listener, run: Run
+    operator: Operator, instruments: Instruments, listener: Listener, run: Run, finished: set[str]
 ) -> Iterator[Check | Visit]:
+    """Every line of the cells that are missing; `finished` is given each cell that is done."""
     budget_s = operator.policy.budget_s
     deadline_s = None if budget_s is None else time.monotonic() + budget_s
     for number, key in enumerate(operator.cells):
         cell = _Cell(key, operator.policy, instruments, run)
         if cell.complete:
+            finished.add(key)
             continue
         listener.begin_cell(key, number, len(operator.cells))
         stop_s = None
@@ -203,6 +211,7 @@ def _measure_cells(
             stop_s = now_s + (deadline_s - now_s) / (len(operator.cells) - number)
         with operator.load(number) as loaded:
             yield from cell.measure(loaded, listener, stop_s)
+        finished.add(key)
 
 
 class _Cell:

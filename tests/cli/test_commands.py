@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import dsa_bench
+from dsa_bench.cli.progress import RunProgress
 
 Command = Callable[..., Any]
 SMALL = ("decode", "--rows", "1", "--context", "128", "--candidates", "128", "--rounds", "2")
@@ -153,3 +154,35 @@ def test_version_and_help(command: Command) -> None:
         outcome = command(*argv)
         assert (outcome.code, outcome.err) == (0, "")
         assert outcome.out.lstrip().startswith("Usage: dsa-bench")
+
+
+@pytest.mark.parametrize(
+    ("argv", "finished", "begun"),
+    [
+        (("decode", "--rows", "1", "2", "--context", "128", "--candidates", "64"), 1, "rows 2, context 128"),
+        (("dense", "--capacity", "64", "--length", "8", "16", "--rule", "off"), 8, "capacity 64, length 16"),
+        (("mix", "--rows", "1", "2"), 1, "rows 2"),
+    ],
+)
+def test_ctrl_c_prints_the_finished_cells(
+    command: Any, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...], finished: int, begun: str
+) -> None:
+    """Without --record too: an interrupt in the second of two cells leaves the first one's table, whole."""
+
+    def interrupting(self: RunProgress, cell: str, number: int, cells: int) -> None:
+        begin_cell(self, cell, number, cells)
+        self.visited = stop if number else self.visited  # type: ignore[method-assign]
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    begin_cell = RunProgress.begin_cell
+    monkeypatch.setattr(RunProgress, "begin_cell", interrupting)
+    outcome = command(*argv, "--rounds", "2", "--backend", "cpu", "--format", "json")
+    assert outcome.code == 130
+    assert outcome.err.splitlines()[-1] == "dsa-bench: interrupted"
+    assert f"cell 2 of 2: {begun}" in outcome.err
+    rows = json.loads(outcome.out)["rows"]
+    assert rows
+    assert {row["rounds"] for row in rows} == {2}
+    assert {row.get("length") or row["rows"] for row in rows} == {finished}

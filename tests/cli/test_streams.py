@@ -182,7 +182,7 @@ def test_ctrl_c_keeps_what_was_measured(environment_of_children: Any, process: P
     argv = ["decode", "--rows", "1", "2", "--context", "128", "--candidates", "64", "--rounds", "8", "--backend", "cpu"]
     code, out, err = interrupted([*argv, "--format", "json"], environment_of_children(), record)
     assert code == 130
-    assert out == ""
+    assert [row["rounds"] for row in (strict(out)["rows"] if out else [])] in ([], [8, 8])  # no cell that is not whole
     assert f"what was measured is in {record}" in err
     assert "Traceback" not in err
     kept = read_run(record)
