@@ -70,16 +70,33 @@ def explain(
     ] = None,
     query_heads: Annotated[
         int | None,
-        typer.Option("--query-heads", parser=one_integer(1), metavar="N", help="[default: 24, of dense decode 16]"),
+        typer.Option(
+            "--query-heads", parser=one_integer(1), metavar="N", help="Query heads. [default: 24, of dense decode 16]"
+        ),
     ] = None,
     kv_heads: Annotated[
         int | None,
-        typer.Option("--kv-heads", parser=one_integer(1), metavar="N", help="[default: 2, of dense decode 16]"),
+        typer.Option(
+            "--kv-heads", parser=one_integer(1), metavar="N", help="KV heads. [default: 2, of dense decode 16]"
+        ),
     ] = None,
-    head_size: opt.HeadSize = 192,
-    value_head_size: opt.ValueHeadSize = 128,
+    head_size: Annotated[
+        int,
+        typer.Option(
+            "--head-size", parser=one_integer(1), metavar="N", help="Of dense decode: channels of queries and keys."
+        ),
+    ] = 192,
+    value_head_size: Annotated[
+        int,
+        typer.Option(
+            "--value-head-size", parser=one_integer(1), metavar="N", help="Of dense decode: channels of values."
+        ),
+    ] = 128,
     dtype: Annotated[
-        str, typer.Option("--dtype", parser=one_of((*ITEM_BYTES,)), metavar="|".join(ITEM_BYTES), help="Of dense.")
+        str,
+        typer.Option(
+            "--dtype", parser=one_of((*ITEM_BYTES,)), metavar="|".join(ITEM_BYTES), help="Of dense decode: type."
+        ),
     ] = "f16",
     backend: opt.BackendName = "auto",
     l2: opt.L2 = "cold",

@@ -116,7 +116,8 @@ DispatcherOption = Annotated[
     list_option(
         "--option",
         name_and_value,
-        "Measure what the dispatcher takes with its options so (docs/dispatcher.md).",
+        "Measure the kernel that the dispatcher takes when these options of its are set; several values of one are "
+        "measured side by side (docs/dispatcher.md).",
         "NAME=VALUE...",
     ),
 ]
@@ -202,7 +203,13 @@ Inputs = Annotated[
 ]
 Format = Annotated[str, _option("--format", one_of(FORMATS), "Of the result on stdout.", "|".join(FORMATS))]
 Record = Annotated[
-    Path | None, _option("--record", file_name, "Append every visit to this new file (JSON Lines).", "FILE")
+    Path | None,
+    _option(
+        "--record",
+        file_name,
+        "Append every visit to this file (JSON Lines): a new one, or with --resume the run to go on with.",
+        "FILE",
+    ),
 ]
 OutputFile = Annotated[
     Path | None,

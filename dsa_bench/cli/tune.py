@@ -56,12 +56,17 @@ def tune(
     ] = None,
     rows: Annotated[
         list[int] | None,
-        opt.list_option("--rows", integer_list(1), "[default: 1 2 4 8 on a GPU, 1 4 on the CPU]", "N..."),
+        opt.list_option(
+            "--rows", integer_list(1), "Query tokens in the launch. [default: 1 2 4 8 on a GPU, 1 4 on the CPU]", "N..."
+        ),
     ] = None,
     candidates: Annotated[
         list[int] | None,
         opt.list_option(
-            "--candidates", integer_list(1), "[default: 512 1024 2048 4096 8192 on a GPU, 512 2048 on the CPU]", "N..."
+            "--candidates",
+            integer_list(1),
+            "Positions selected for each row. [default: 512 1024 2048 4096 8192 on a GPU, 512 2048 on the CPU]",
+            "N...",
         ),
     ] = None,
     tiles_per_split: Annotated[
@@ -69,7 +74,8 @@ def tune(
         opt.list_option(
             "--tiles-per-split",
             integer_list(0),
-            "Beside the automatic rule. [default: 1 2 3 4 6 8 16 on a GPU, 1 2 4 8 on the CPU]",
+            "Targets of 64-candidate tiles per split, beside the automatic rule. "
+            "[default: 1 2 3 4 6 8 16 on a GPU, 1 2 4 8 on the CPU]",
             "N...",
         ),
     ] = None,
@@ -81,12 +87,17 @@ def tune(
     ] = None,
     batch: Annotated[
         list[int] | None,
-        opt.list_option("--batch", integer_list(1), "Of dense. [default: 1 2 4 8 on a GPU, 1 on the CPU]", "N..."),
+        opt.list_option(
+            "--batch", integer_list(1), "Of dense: batch entries. [default: 1 2 4 8 on a GPU, 1 on the CPU]", "N..."
+        ),
     ] = None,
     capacity: Annotated[
         list[int] | None,
         opt.list_option(
-            "--capacity", integer_list(1), "Of dense. [default: 512 to 32768 on a GPU, 512 1024 on the CPU]", "N..."
+            "--capacity",
+            integer_list(1),
+            "Of dense: keys that the cache has room for. [default: 512 to 32768 on a GPU, 512 1024 on the CPU]",
+            "N...",
         ),
     ] = None,
     length: Annotated[
@@ -105,22 +116,37 @@ def tune(
         ),
     ] = None,
     query_heads: Annotated[
-        int | None, typer.Option("--query-heads", parser=one_integer(1), metavar="N", help="[default: 24, of dense 16]")
+        int | None,
+        typer.Option(
+            "--query-heads", parser=one_integer(1), metavar="N", help="Query heads. [default: 24, of dense 16]"
+        ),
     ] = None,
     kv_heads: Annotated[
-        int | None, typer.Option("--kv-heads", parser=one_integer(1), metavar="N", help="[default: 2, of dense 16]")
+        int | None,
+        typer.Option("--kv-heads", parser=one_integer(1), metavar="N", help="KV heads. [default: 2, of dense 16]"),
     ] = None,
     head_size: Annotated[
-        int | None, typer.Option("--head-size", parser=one_integer(1), metavar="N", help="Of dense. [default: 192]")
+        int | None,
+        typer.Option(
+            "--head-size",
+            parser=one_integer(1),
+            metavar="N",
+            help="Of dense: channels of queries and keys. [default: 192]",
+        ),
     ] = None,
     value_head_size: Annotated[
         int | None,
-        typer.Option("--value-head-size", parser=one_integer(1), metavar="N", help="Of dense. [default: 128]"),
+        typer.Option(
+            "--value-head-size", parser=one_integer(1), metavar="N", help="Of dense: channels of values. [default: 128]"
+        ),
     ] = None,
     dtype: Annotated[
         str | None,
         typer.Option(
-            "--dtype", parser=one_of((*ITEM_BYTES,)), metavar="|".join(ITEM_BYTES), help="Of dense. [default: f16]"
+            "--dtype",
+            parser=one_of((*ITEM_BYTES,)),
+            metavar="|".join(ITEM_BYTES),
+            help="Of dense: type of the elements. [default: f16]",
         ),
     ] = None,
     backend: opt.BackendName = "auto",

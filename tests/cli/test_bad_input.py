@@ -56,6 +56,7 @@ BAD_USAGE = [
     (["--sms", "132"], "--sms, --resident: go together"),
     (["--row", "1"], "--row"),
     (["8"], "unexpected extra argument"),
+    (["--selection", "sorted", "random"], "--selection: takes one value, and two were given: sorted random; name one"),
 ]
 
 
