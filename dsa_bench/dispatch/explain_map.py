@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Why a launch gets its splits: the map's table, rule and measured cell, or why the map does not hold."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dsa_bench.backends.base import Backend
 from dsa_bench.backends.dense import DenseBackend
 from dsa_bench.dispatch.facts import DENSE_KERNEL, dense_launch_facts, launch_facts
-from dsa_bench.dispatch.look_up import MapTable, applicable, nearest, speaks_of
+from dsa_bench.dispatch.look_up import AnyFacts, MapTable, applicable, mismatches, nearest, speaks_of
 from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.model.splits_map import AnyCell, AnyRule, AnyTable, SplitsMap
@@ -24,7 +24,8 @@ class Explained:
 
     outcome  "hit": a rule holds; "miss": none does; "mismatch": the map is not for this device or launch; "pinned": the
              environment's chunk wins over it
-    here     what is said of the device, kernel and driver, if anything; from dispatch.look_up.applicable
+    differing  tables that do not hold for this device, kernel or launch -> what differs, a line for each field
+    here     what else is said of the map, a line each: it holds no table, or the driver is another
     table    the table that holds, or the nearest that does not
     sizes    what else the launch is asked for by name: candidates and tiles, or capacity; said, the same in words
     size     of these the one that rules are looked up by
@@ -35,7 +36,8 @@ class Explained:
     op: str
     file: str
     outcome: str
-    here: str | None
+    differing: Mapping[str, Sequence[str]]
+    here: Sequence[str]
     table: AnyTable | None
     rows: int
     sizes: Mapping[str, int]
@@ -84,7 +86,8 @@ def explain_launch(file: str, splits_map: SplitsMap, backend: Backend, shape: Sp
         op="decode",
         file=file,
         outcome="mismatch" if not holding else "miss" if value is None else "hit",
-        here="; ".join(dict.fromkeys(line for _, said in found.values() for line in said)) or None,
+        differing=_differing(splits_map, [facts[kernel] for kernel in found if kernel not in holding]),
+        here=[*dict.fromkeys(line for kernel in holding for line in found[kernel][1])] or _no_table(splits_map),
         table=nearest(splits_map, facts[kernel if kernel in found else INT8_TC]),
         rows=shape.rows,
         sizes={"candidates": shape.candidates, "tiles": shape.tiles},
@@ -118,7 +121,8 @@ def explain_dense_launch(
         op="dense",
         file=file,
         outcome="pinned" if pinned else outcome,
-        here=said[0] if said else None,
+        differing=_differing(splits_map, [facts] if holding is None else []),
+        here=_no_table(splits_map) if holding is None else said,
         table=nearest(splits_map, facts),
         rows=shape.rows,
         sizes={"capacity": shape.capacity},
@@ -131,3 +135,13 @@ def explain_dense_launch(
         automatic_kernel=DENSE_KERNEL,
         automatic_splits=automatic.splits,
     )
+
+
+def _differing(splits_map: SplitsMap, launches: Sequence[AnyFacts]) -> dict[str, list[str]]:
+    """The table nearest to each launch that none holds for -> what differs."""
+    tables = ((nearest(splits_map, facts), facts) for facts in launches)
+    return {table.name: mismatches(splits_map, table, facts) for table, facts in tables if table is not None}
+
+
+def _no_table(splits_map: SplitsMap) -> list[str]:
+    return [] if splits_map.tables else ["the map holds no table"]

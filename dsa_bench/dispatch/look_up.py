@@ -116,9 +116,16 @@ def applicable(splits_map: SplitsMap, facts: AnyFacts) -> tuple[MapTable | None,
         return None, ["the map holds no table; the automatic rule decides"]
     found = _differences(splits_map, table, facts, _must_match(facts))
     if found:
-        return None, [f"the map is not used: {_said(found)}; the automatic rule decides"]
+        return None, [f"the map is not used: {', '.join(_sentences(found))}; the automatic rule decides"]
     newer = _differences(splits_map, table, facts, SHOULD_MATCH)
-    return MapTable(table), [f"the map was tuned otherwise and is used: {_said(newer)}; tune again"] if newer else []
+    return MapTable(table), [
+        f"the map was tuned otherwise and is used: {', '.join(_sentences(newer))}; tune again"
+    ] if newer else []
+
+
+def mismatches(splits_map: SplitsMap, table: AnyTable, facts: AnyFacts) -> list[str]:
+    """What keeps a table from holding for a launch, a line for each field with both values."""
+    return _sentences(_differences(splits_map, table, facts, _must_match(facts)))
 
 
 def speaks_of(splits_map: SplitsMap, facts: AnyFacts) -> bool:
@@ -164,8 +171,8 @@ def _differences(splits_map: SplitsMap, table: AnyTable, facts: AnyFacts, names:
     return found
 
 
-def _said(found: _Differences) -> str:
-    return ", ".join(f"{name} is {_value(mine)} in the map and {_value(here)} here" for name, mine, here in found)
+def _sentences(found: _Differences) -> list[str]:
+    return [f"{name} is {_value(mine)} in the map and {_value(here)} here" for name, mine, here in found]
 
 
 def _value(value: object) -> str:

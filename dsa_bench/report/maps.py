@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import groupby
 from typing import Any
 
 from dsa_bench.dispatch.explain_map import Explained
@@ -16,15 +17,20 @@ from dsa_bench.splits.map_values import launched_splits
 
 
 def show_text(splits_map: SplitsMap) -> str:
-    """Each table with its rules and what they are worth."""
+    """Each table with its rules, and what they are worth; once for tables that were validated together."""
     device = splits_map.device
     known = (
         ("compute capability", device.compute_capability), ("driver", device.driver), ("run time", device.cuda_runtime)
     )  # fmt: skip
     lines = [f"{device.name}, {device.sm_count} SMs" + "".join(f", {name} {fact}" for name, fact in known if fact)]
     lines.append(f"created {splits_map.created} by {splits_map.generator}, {_count(len(splits_map.tables), 'table')}")
-    for table in splits_map.tables:
-        lines += ["", *_table_lines(table)]
+    for _, group in groupby(splits_map.tables, lambda table: (table.validation, table.words)):
+        tables = [*group]
+        for table in tables:
+            lines += ["", *_table_lines(table)]
+        if len(tables) > 1:
+            lines += ["", f"of these {len(tables)} tables together:"]
+        lines += _validation_lines(tables[0])
     return "\n".join(printable(line) for line in lines)
 
 
@@ -51,7 +57,12 @@ def _table_lines(table: AnyTable) -> list[str]:
         lines += ["  ".join(map(str.rjust, line, widths)).rstrip() for line in grid]
     else:
         lines.append("no rule: the automatic rule everywhere")
-    validation = table.validation
+    return lines
+
+
+def _validation_lines(table: AnyTable) -> list[str]:
+    validation, words = table.validation, table.words
+    lines: list[str] = []
     for name, summary in (
         ("automatic rule", validation.regret_auto), ("this map", validation.regret_map),
         ("cells held out", validation.held_out),
@@ -94,16 +105,17 @@ def _launch_us(table: AnyTable, cell: AnyCell, target: int) -> float:
 
 
 def explained_text(explained: Explained) -> str:
-    """The outcome first, then what it rests on."""
+    """The outcome first, then what it rests on: of a map for another device, what differs and nothing that it holds."""
     one = explained
     of_value = WORDS[one.op].of_value
     shape = f"rows {one.rows}, {one.said}"
     without = f"the automatic rule, {_of_kernel(one.automatic_kernel)}{one.automatic} {of_value}"
     chosen = f"{_of_kernel(one.kernel)}{one.value} {of_value}" if one.value else without
     lines = [f"{one.outcome}: {shape}: {chosen}, {_count(one.splits, 'split')}", f"file: {one.file}"]
-    if one.here is not None:
-        lines.append(one.here)
-    if one.table is not None:
+    for name, fields_that_differ in one.differing.items():
+        lines += [f"not used: {name}", *(f"  {line}" for line in fields_that_differ)]
+    lines += one.here
+    if one.table is not None and one.table.name not in one.differing:
         lines.append(f"table: {one.table.name}, {one.table.cta_slots} CTA slots")
         lines += _evidence(one)
     if one.value:
@@ -138,9 +150,11 @@ def _evidence(one: Explained) -> list[str]:
 def explained_content(explained: Explained) -> dict[str, Any]:
     """The same as JSON."""
     one = explained
+    here = [f"{name} is not used: {', '.join(differing)}" for name, differing in one.differing.items()]
     return {
         "schema": "dsa-bench/map-explain", "schema_version": 1, "outcome": one.outcome, "file": one.file,
-        "here": one.here, "table": one.table and one.table.name, "kernel": one.kernel, "rows": one.rows, **one.sizes,
+        "here": "; ".join((*here, *one.here)) or None,
+        "table": one.table and one.table.name, "kernel": one.kernel, "rows": one.rows, **one.sizes,
         WORDS[one.op].value: one.value, "splits": one.splits, "automatic": one.automatic,
         "automatic_kernel": one.automatic_kernel, "automatic_splits": one.automatic_splits,
         "rule": one.rule and to_json(one.rule), "cell": one.cell and to_json(one.cell),

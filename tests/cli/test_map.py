@@ -87,6 +87,29 @@ def test_explain_says_hit_miss_or_mismatch(command: Any, tmp_path: Path, here: S
     assert found["rule"] == {"rows": [2, 4], "tiles": [32, 32], "tiles_per_split": 2}
 
 
+def test_a_map_for_another_device_is_a_line_for_each_field(command: Any, tmp_path: Path) -> None:
+    """Of each kernel's table; its rules and times are another device's, and are not told."""
+    file = written(tmp_path / "h200.json", splits_map(table(), of_digits()))
+    lines = command("map", "explain", file, "--rows", "2", "--candidates", "2048", "--backend", "cpu").out.splitlines()
+    assert lines[0].startswith("mismatch: rows 2, candidates 2048 (32 tiles): the automatic rule, ")
+    assert lines[1] == f"file: {file}"
+    heads = [number for number, line in enumerate(lines) if not line.startswith("  ")]
+    assert [lines[number] for number in heads[2:]] == [
+        f"not used: decode {kernel}, heads 24/2, head size 256, L2 cold" for kernel in ("int8-tc", "int8-digits")
+    ]
+    for first, end in ((heads[2], heads[3]), (heads[3], len(lines))):
+        fields = [line.split()[0] for line in lines[first + 1 : end]]
+        assert fields[:3] == ["device", "compute_capability", "sm_count"]
+        assert len(fields) == len(set(fields))
+    assert max(map(len, lines)) <= 120 + len(file)
+
+
+def test_show_says_once_what_tables_are_worth_together(command: Any, tmp_path: Path) -> None:
+    lines = command("map", "show", written(tmp_path / "two.json", splits_map(table(), of_digits()))).out.splitlines()
+    assert [line for line in lines if line.startswith("regret, cells held out:")] == [lines[-1]]
+    assert lines[-4] == "of these 2 tables together:"
+
+
 def test_explain_in_words(command: Any, tmp_path: Path, here: SplitsMap) -> None:
     file = written(tmp_path / "here.json", here)
     lines = command("map", "explain", file, "--rows", "2", "--candidates", "2048", "--backend", "cpu").out.splitlines()
@@ -248,8 +271,8 @@ def test_a_map_of_two_kernels_is_shown_with_what_each_rule_replaces(command: Any
     file = written(tmp_path / "both.json", splits_map(table(), of_digits()))
     assert command("map", "validate", file).out == f"{file}: valid, tables 2, cells 5, rules 2\n"
     lines = command("map", "show", file).out.splitlines()
-    assert lines[12].startswith("decode int8-digits, heads 24/2, head size 256, L2 cold, 132 CTA slots, kernel abab")
-    assert lines[15].split() == [
+    assert lines[9].startswith("decode int8-digits, heads 24/2, head size 256, L2 cold, 132 CTA slots, kernel abab")
+    assert lines[12].split() == [
         "8",
         "32",
         "3",
