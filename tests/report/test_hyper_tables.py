@@ -175,7 +175,7 @@ def test_pictures_of_both_operators(maker: Any) -> None:
         made, lacking = pictures(subject_of(run_of(maker, (1, 8)).run()), formats=["svg"])
         assert set(made) == {"mix.svg", "drift.svg"}
         assert lacking["gate"] == "no gate cell has a time"
-        for words in (b"copy/8-to-1 (ceiling)", b"scaled-silu", b"share of the copy ceiling (%)"):
+        for words in (b"copy/8-to-1, same bytes", b"scaled-silu", b"share of the copy ceiling (%)"):
             assert words in made["mix.svg"]
         assert b"1 row" in made["drift.svg"]
         pairs = subject_of(run_of(type(maker)(), (1, 8, 8192), MODES, GateShape).run())

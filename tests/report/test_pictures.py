@@ -7,14 +7,16 @@ import random
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from map_doubles import splits_map
 
+from dsa_bench.dispatch.map_file import read_map
 from dsa_bench.model.errors import BadInput
-from dsa_bench.model.run import Run
-from dsa_bench.report.plots import decode_time, drift, league, prefill, regret_map, split_choices
+from dsa_bench.model.run import Run, read_run
+from dsa_bench.report.plots import canvas, decode_time, drift, league, prefill, regret_map, split_choices
 from dsa_bench.report.plots.canvas import drawing
 from dsa_bench.report.plots.gallery import GALLERY, pictures
 from dsa_bench.report.plots.names import KINDS
@@ -89,7 +91,10 @@ def test_regret_tiles_say_how_sure_they_are(subject: Subject, sweep: Sweep) -> N
     assert (eight.rows, eight.hatch) == (8, regret_map.SURE)
     assert eight.regret == pytest.approx(13.2 / 12.7 - 1, abs=0.002)
     assert four is not None
-    assert four.hatch == regret_map.UNSURE
+    assert (four.regret, four.hatch) == (0.0, regret_map.SURE)  # the automatic rule is the best in every half
+    (one, *_) = scores.of("auto")
+    around = replace(one, regret=replace(one.regret, cross_fitted=0.001, low=-0.001, high=0.002))
+    assert getattr(regret_map.regret_tile(around, 2048), "hatch", None) == regret_map.UNSURE
     few = subject_of(sweep(SEED, auto=16, noise=0.001, rounds=4).run())
     tiles = [regret_map.regret_tile(one, 0) for one in regret_map.score(few.swept, ["auto"], None, None).of("auto")]
     assert {tile.hatch for tile in tiles if tile} == {regret_map.NO_INTERVAL}
@@ -140,6 +145,43 @@ def test_a_map_of_another_device_draws_nothing_and_says_so(subject: Subject) -> 
 def test_the_measured_choice_of_a_map_is_its_rule(sweep: Sweep) -> None:
     found = subject_of(sweep({(8, 2048): {16: 13.2, 8: 12.7}}, auto=16, rules={8: ("map",)}).run())
     assert [one.tuned for one in split_choices.split_choices(found)[0]] == [8]
+
+
+def test_a_map_of_two_kernels_is_a_cross_on_the_kernel_taken(root: Path) -> None:
+    """By a rule of either table, else by the automatic choice; decision 0039."""
+    record = next((root / "results/nvidia-h200/kernel-choice").glob("*-splits.json"))
+    run = read_run(record.with_name(record.name.replace("-splits.json", ".jsonl")))
+    chosen, unused = split_choices.split_choices(subject_of(run, tuned=read_map(record)))
+    assert unused == []
+    crossed = [(one.cell.sparse.rows, one.cell.sparse.candidates, one.cell.kernel) for one in chosen if one.tuned]
+    assert len({place[:2] for place in crossed}) == len(crossed)
+    assert (1, 2048, "int8-digits") in crossed
+    assert (2, 2048, "int8-digits") in crossed  # a rule: the automatic kernel is int8-tc
+    assert (4, 2048, "int8-tc") in crossed
+
+
+def test_a_kernel_has_one_colour_in_every_picture(maker: Any, subject: Subject) -> None:
+    maker.header(plan={"op": "prefill"})
+    cell = "op=prefill,rows=128,context=8192,candidates=2048,query_heads=24,kv_heads=2,head_size=256"
+    times = {name: [90.0] * 8 for name in ("previous", "int8-ws", "int8-tc", "copy")}
+    for name in times:
+        maker.check(name, 128, cell=cell)
+    maker.rounds({**times, "control": [90.0] * 8}, "int8-tc", cell=cell)
+    with drawing():
+        figures = prefill.draw(subject_of(maker.run())), decode_time.draw(subject)
+    colors: dict[str, set[object]] = {}
+    for line in itertools.chain.from_iterable(figure.axes[0].get_lines() for figure in figures):
+        colors.setdefault(str(line.get_label()).split(", ")[0], set()).add(line.get_color())
+    assert colors["int8-tc"] == {canvas.KERNEL_COLORS["int8-tc"]}
+    assert len(set(canvas.KERNEL_COLORS.values())) == len(canvas.KERNEL_COLORS)
+    assert "copy, same bytes" in [line.get_label() for line in figures[0].axes[0].get_lines()]
+
+
+def test_a_shape_without_a_regret_has_a_dash(sweep: Sweep) -> None:
+    times = {(1, 512): {8: 5.0, 4: 6.0}, (1, 2048): {8: 5.0, 4: 6.0}, (8, 512): {8: 5.0, 4: 6.0}}
+    with drawing():
+        figure = regret_map.draw(subject_of(sweep(times, auto=8, noise=0.001).run()))
+    assert sorted(text.get_text() for text in figure.axes[0].texts) == ["-", "0.0%", "0.0%", "0.0%"]
 
 
 def test_the_league_is_the_least_mean_first(subject: Subject) -> None:
@@ -218,7 +260,7 @@ def test_the_drift_strip_names_each_selection(selections: Subject) -> None:
     with drawing():
         figure = drift.draw(selections)
     names = [text.get_text() for text in figure.axes[0].texts]
-    assert names == ["128 rows\nof 8192", *(f"128 rows\nof 8192\n{kind}" for kind in SELECTIONS[1:])]
+    assert names == ["128 rows\nctx 8192", *(f"128 rows\nctx 8192\n{kind}" for kind in SELECTIONS[1:])]
 
 
 def test_drift_is_taken_inside_rounds(maker: Any) -> None:

@@ -8,7 +8,7 @@ matplotlib ships; without date, version and random ids. Text is never parsed as 
 import io
 import os
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -25,6 +25,10 @@ WIDTH = 8.3
 DPI = 120
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette, told apart by colour-blind readers (Color Universal Design, 2008); never the only sign."""
+KERNEL_COLORS: Mapping[str, str] = {
+    "int8-tc": COLORS[0], "previous": COLORS[1], "int8-digits": COLORS[2], "int8-ws": COLORS[3],
+    "int8-union": COLORS[4], DENSE: COLORS[5],
+}  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GREY = "#767676"
 _STYLE = {
@@ -125,16 +129,21 @@ def _plain(value: float, _: int) -> str:
     return f"{value:g}"
 
 
+def kernel_color(kernel: str, at: int) -> str:
+    """The colour of a sparse kernel, the same in every picture; of another line, of its place among the lines."""
+    return KERNEL_COLORS.get(kernel, COLORS[at % len(COLORS)])
+
+
 def draw_line(ax: "Axes", names: Sequence[str], name: str, points: Sequence[tuple[float, float]]) -> None:
-    """One kernel's line in a picture of `names`; a ceiling is dotted and grey, dense attention dashed."""
+    """One kernel's line in a picture of `names`; what only moves bytes is dotted and grey, dense attention dashed."""
     if not points:
         return
     at, kind = names.index(name), name.partition("/")[0]
     is_ceiling, is_dense = kind in CEILINGS, kind == DENSE
-    label = f"{name} (ceiling)" if is_ceiling else f"{name} (another computation)" if is_dense else name
+    label = f"{name}, same bytes" if is_ceiling else f"{name} (another computation)" if is_dense else name
     ax.plot(
         *zip(*points, strict=True), label=label, marker=MARKERS[at % len(MARKERS)], markersize=4.5, linewidth=1.4,
-        color=GREY if is_ceiling else COLORS[at % len(COLORS)],
+        color=GREY if is_ceiling else kernel_color(kind, at),
         linestyle=":" if is_ceiling else "--" if is_dense else "-",
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsa_bench.report.cells import CellTable
-from dsa_bench.report.plots.canvas import COLORS, GREY, MARKERS, grid_of, legend_below, new_figure, plain_log
+from dsa_bench.report.plots.canvas import GREY, MARKERS, grid_of, kernel_color, legend_below, new_figure, plain_log
 from dsa_bench.report.plots.subject import NothingToDraw, Subject, grouped, rows_text, swept_place, titles
 from dsa_bench.report.swept import SweptCell
 from dsa_bench.stats.location import hodges_lehmann
@@ -83,7 +83,7 @@ def _panel(cell: SweptCell) -> dict[str, str]:
 def _draw_cell(ax: "Axes", cell: SweptCell, at: int) -> None:
     points = time_points(cell)
     style: dict[str, Any] = {} if cell.is_ruled else {"linestyle": (0, (1, 1)), "markerfacecolor": "white"}
-    color = COLORS[at % len(COLORS)]
+    color = kernel_color(cell.kernel, at)
     x = [point.tiles_per_split for point in points]
     y = [point.time_us for point in points]
     below = [point.time_us - point.low_us for point in points]
@@ -105,8 +105,12 @@ def _ring_choice(ax: "Axes", cell: SweptCell) -> None:
 
 def _draw_previous(ax: "Axes", cell: SweptCell, at: int, previous_us: float | None) -> None:
     if previous_us is not None:
-        label = f"previous, {rows_text(cell.sparse.rows)}"
-        ax.axhline(previous_us, color=COLORS[at % len(COLORS)], linestyle=(0, (4, 2)), linewidth=1.1, label=label)
+        ax.plot(
+            [0, 0.97], [previous_us] * 2, transform=ax.get_yaxis_transform(),
+            label=f"previous, {rows_text(cell.sparse.rows)}",
+            color=kernel_color("previous", at), linestyle=(0, (4, 2)), linewidth=1.1,
+            marker=MARKERS[at % len(MARKERS)], markersize=4.5, markevery=[1],
+        )  # fmt: skip
 
 
 def _label(cell: SweptCell) -> str:

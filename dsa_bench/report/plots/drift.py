@@ -160,8 +160,10 @@ def _part_cells(axes: "list[Axes]", rounds: Sequence[DriftRound]) -> None:
         for start, end in stretches:
             shape = cell_shape(rounds[start].cell)
             name = printable(rows_text(shape["rows"]) if "rows" in shape else f"{shape['length']} keys")
-            if "context" in shape or "capacity" in shape:
-                name += f"\nof {printable(shape.get('context') or shape['capacity'])}"
+            if "context" in shape:
+                name += f"\nctx {printable(shape['context'])}"
+            elif "capacity" in shape:
+                name += f"\nof {printable(shape['capacity'])}"
             if "selection" in shape:
                 name += f"\n{printable(shape['selection'])}"
             axes[0].text(

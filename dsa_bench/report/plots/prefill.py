@@ -73,8 +73,8 @@ def draw(subject: Subject) -> "Figure":
     axes[0][0].set_ylabel("time (µs)")
     if rated:
         axes[1][0].set_ylim(bottom=0)  # once all is drawn: it fixes the top that a row's panels share
-        axes[1][0].set_ylabel("gathered bytes per second (TB/s)")
-    legend_below(figure, list(axes.flat), columns=5)
+        axes[1][0].set_ylabel("gathered (TB/s)")
+    legend_below(figure, list(axes.flat), columns=4)
     return figure
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Regret of the automatic rule over rows and candidates."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,8 +24,8 @@ SURE, UNSURE, NO_INTERVAL = "", "////", "...."
 
 @dataclass(frozen=True, slots=True)
 class RegretTile:
-    """One shape. hatch: SURE, UNSURE where the interval spans 0 or the regret is less than the timer's tick, or
-    NO_INTERVAL for too few rounds."""
+    """One shape. hatch: SURE, also of a regret of 0 alone; UNSURE where the interval spans 0 or the regret is less than
+    the timer's tick, or NO_INTERVAL for too few rounds."""
 
     rows: int
     across: int
@@ -41,7 +42,7 @@ def regret_tile(one: ScoredChoice, across: int) -> RegretTile | None:
         hatch = NO_INTERVAL
     else:
         ends = (found.low, found.cross_fitted, found.high)  # draws that hardly vary leave the estimate outside them
-        hatch = UNSURE if min(ends) <= 0 <= max(ends) or one.is_below_tick else SURE
+        hatch = UNSURE if any(ends) and (min(ends) <= 0 <= max(ends) or one.is_below_tick) else SURE
     return RegretTile(one.cell.sparse.rows, across, found.cross_fitted, hatch)
 
 
@@ -73,7 +74,7 @@ def draw(subject: Subject) -> "Figure":
     _scale_bar(figure, axes, scale, colors)
     figure.supxlabel(
         "hatched: the 95 % interval spans 0, or less than a tick of the timer; dotted: too few rounds for an interval; "
-        "-: no time",
+        "-: no figure",
         fontsize=8,
     )
     return figure
@@ -100,6 +101,10 @@ def _draw_panel(
 
     over, rows, scale = axis
     across = sorted({getattr(cell.sparse, over) for cell in cells})
+    drawn = {(getattr(cell.sparse, over), cell.sparse.rows) for cell in cells}
+    for x, y in itertools.product(range(len(across)), range(len(rows))):
+        if (across[x], rows[y]) not in drawn:
+            ax.text(x, y, "-", ha="center", va="center", fontsize=8.5)
     for cell in cells:
         x, y = across.index(getattr(cell.sparse, over)), rows.index(cell.sparse.rows)
         tile = tiles.get(id(cell))

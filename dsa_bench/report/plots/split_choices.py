@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: MIT
 """What the automatic rule, the best measured launch and a tuned map choose for each shape."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsa_bench.dispatch.look_up import LaunchFacts, MapTable, applicable
-from dsa_bench.model.device import clusters_text
+from dsa_bench.dispatch.look_up import LaunchFacts, MapTable, applicable, speaks_of
+from dsa_bench.model.device import DeviceSlots, clusters_text
+from dsa_bench.model.record import Header
 from dsa_bench.model.shape import TILE
 from dsa_bench.report.plots.canvas import COLORS, legend_below, new_figure, plain_log
 from dsa_bench.report.plots.subject import Subject, swept_place, titles
 from dsa_bench.report.swept import SweptCell
 from dsa_bench.splits.digits import recorded_clusters
+from dsa_bench.splits.kernels import INT8_TC, TUNED_KERNELS, automatic_among
 from dsa_bench.splits.map_values import launched_splits
 from dsa_bench.stats.several import tie_set
 
@@ -42,6 +45,8 @@ def split_choices(subject: Subject) -> tuple[list[SplitChoice], list[str]]:
     """(every cell that offered a choice, why a given map says nothing of some)."""
     chosen: list[SplitChoice] = []
     unused: dict[str, None] = {}
+    header = subject.run.header
+    measured, capability = [*header.kernel_hashes], header.device.get("compute_capability")
     for cell in subject.choices:
         best = min(cell.times, key=lambda variant: float(np.median(cell.times[variant])))
         splits = {variant: check.splits for variant, check in cell.checks.items()}
@@ -49,36 +54,52 @@ def split_choices(subject: Subject) -> tuple[list[SplitChoice], list[str]]:
         tied = sorted({splits[name] for name in tie_set(cell.times, best)} - {splits[best]})
         tuned = next((splits[name] for name, check in cell.checks.items() if MAP_RULE in check.rules), None)
         if subject.tuned is not None:
-            table, why = _table(subject, cell)
+            tables, why = _tables(subject, cell)
             unused |= dict.fromkeys(why)
-            tuned = None if table is None else _tuned(table, cell, automatic)
+            tuned = _tuned(tables, cell, automatic, automatic_among(cell.sparse, measured, capability))
         chosen.append(SplitChoice(cell, automatic, splits[best], tuple(tied), tuned))
     return chosen, list(unused)
 
 
-def _tuned(table: MapTable, cell: SweptCell, automatic: int | None) -> int | None:
-    """Outside its rules a map leaves the launch to the automatic rule."""
-    target = table.value(cell.sparse.rows, cell.sparse.tiles)
-    return automatic if target is None else launched_splits(table.table, cell.sparse.tiles, target)
+def _tuned(tables: Mapping[str, MapTable], cell: SweptCell, automatic: int | None, otherwise: str) -> int | None:
+    """The map's splits if the launch takes the cell's kernel: the one that a rule holds for, else `otherwise`."""
+    rows, tiles = cell.sparse.rows, cell.sparse.tiles
+    targets = {kernel: target for kernel, table in tables.items() if (target := table.value(rows, tiles)) is not None}
+    if not tables or cell.kernel != next(iter(targets), otherwise):
+        return None
+    return launched_splits(tables[cell.kernel].table, tiles, targets[cell.kernel]) if targets else automatic
 
 
-def _table(subject: Subject, cell: SweptCell) -> tuple[MapTable | None, list[str]]:
-    """The map's table that holds for the run's device, as the dispatcher would find it."""
-    device, shape = subject.run.header.device, cell.sparse
+def _tables(subject: Subject, cell: SweptCell) -> tuple[dict[str, MapTable], list[str]]:
+    """kernel -> the map's table that holds for the run's device, as the dispatcher would find it."""
     if subject.tuned is None or subject.slots is None:
-        return None, [
+        return {}, [
             "the map is not used: the record does not say how many CTAs were resident; say it with --resident N"
         ]
-    clusters = {} if cell.is_ruled else {str(size): count for size, count in recorded_clusters(device).items()}
-    facts = LaunchFacts(
-        op="decode", kernel=cell.kernel, kernel_hash=next(iter(cell.checks.values())).kernel_hash,
+    holding: dict[str, MapTable] = {}
+    said: list[str] = []
+    for kernel in TUNED_KERNELS:
+        facts = _facts(subject.run.header, subject.slots, cell, kernel)
+        if facts is not None and speaks_of(subject.tuned, facts):
+            table, why = applicable(subject.tuned, facts)
+            holding |= {} if table is None else {kernel: table}
+            said += why
+    return holding, said
+
+
+def _facts(header: Header, slots: DeviceSlots, cell: SweptCell, kernel: str) -> LaunchFacts | None:
+    """What the cell's launch is made with by a kernel; None if the run has not measured it."""
+    device, shape, is_ruled = header.device, cell.sparse, kernel == INT8_TC
+    if kernel not in header.kernel_hashes:
+        return None
+    clusters = {} if is_ruled else {str(size): count for size, count in recorded_clusters(device).items()}
+    return LaunchFacts(
+        op="decode", kernel=kernel, kernel_hash=header.kernel_hashes[kernel],
         device=str(device.get("name")), compute_capability=device.get("compute_capability"),
-        sm_count=subject.slots.sms, cta_slots=subject.slots.ctas if cell.is_ruled else subject.slots.sms,
+        sm_count=slots.sms, cta_slots=slots.ctas if is_ruled else slots.sms,
         clusters=clusters_text(clusters) or None, tile=TILE, head_size=shape.head_size, group=shape.group,
-        kv_heads=shape.kv_heads, l2=cell.l2, driver=device.get("driver"),
-        runtime=device.get("runtime"),
+        kv_heads=shape.kv_heads, l2=cell.l2, driver=device.get("driver"), runtime=device.get("runtime"),
     )  # fmt: skip
-    return applicable(subject.tuned, facts)
 
 
 def draw(subject: Subject) -> "Figure":
