@@ -69,7 +69,9 @@ def _cells(result: CaseResult, repeated: object) -> tuple[str, ...]:
 
 
 def _share(used: float) -> str:
-    return f"{used:.0%}" if used < 100 else f"{used:.2g}x" if math.isfinite(used) else str(used)
+    if used < 100:
+        return f"{used:.0%}"
+    return f"{float(f'{used:.2g}'):.0f}x" if used < 1e6 else f"{used:.2g}x" if math.isfinite(used) else str(used)
 
 
 def _number(value: float | None, spec: str) -> str:

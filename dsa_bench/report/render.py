@@ -5,6 +5,7 @@ import io
 import textwrap
 from collections.abc import Callable
 
+from dsa_bench.model.dense import DENSE_KERNELS
 from dsa_bench.model.hyper import HYPER_OPS
 from dsa_bench.model.record import Check
 from dsa_bench.model.request import DENSE
@@ -158,6 +159,17 @@ def _floors(table: CellTable) -> str:
     return ", ".join(parts)
 
 
+def _narrow(columns: list[str], lines: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """A block of dense decode without what says nothing there: the kernel, which its heading names, so that the name of
+    a copy stands under `rule`; and columns that no line has a value in."""
+    kernel, rule = columns.index("kernel"), columns.index("rule")
+    for line in lines:
+        if line[kernel] not in DENSE_KERNELS:
+            line[rule] = line[kernel]
+    kept = [at for at in range(len(columns)) if at != kernel and any(line[at] != "-" for line in lines)]
+    return [columns[at] for at in kept], [[line[at] for at in kept] for line in lines]
+
+
 UNLIMITED = 10_000
 
 
@@ -178,14 +190,17 @@ def to_text(tables: list[CellTable], *, color: bool, width: int | None) -> str:
             console.print()
         console.print(Text(table.label, style="bold"))
         grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-        for column in _columns(tables):
+        columns, lines = _columns(tables), [_cells(row, tables) for row in table.rows]
+        if table.op == "dense":
+            columns, lines = _narrow(columns, lines)
+        for column in columns:
             grid.add_column(
                 column, justify="left" if column in ("kernel", "tiles/split", "rule") else "right", no_wrap=True
             )
         fastest = table.fastest
-        for row in table.rows:
+        for row, line in zip(table.rows, lines, strict=True):
             style = "green" if fastest and row is fastest.row else "red" if row.status != "ok" else ""
-            grid.add_row(*map(Text, _cells(row, tables)), style=style)
+            grid.add_row(*map(Text, line), style=style)
         console.print(grid)
         for row in table.rows:
             if row.reason is not None:

@@ -3,6 +3,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.outcome import CaseResult
@@ -26,6 +27,13 @@ def test_the_text() -> None:
         "row, previous: refused: no \\x1b[31mGPU",
         "3 checks: 1 ok, 1 refused, 1 WRONG",
     ]
+
+
+def test_a_share_of_the_tolerance_is_a_plain_number() -> None:
+    shares = [
+        check_text([replace(RESULTS[0], used=used)]).splitlines()[1].split()[-2] for used in (0.5, 99, 128, 9999, 1e12)
+    ]
+    assert shares == ["50%", "9900%", "130x", "10000x", "1e+12x"]
 
 
 def test_json_is_json() -> None:
