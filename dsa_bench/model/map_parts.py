@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from dsa_bench.model.documents import Limits
-from dsa_bench.model.run import LONGEST_US
+from dsa_bench.model.run import LONGEST_US, SHORTEST_US
 
 LARGEST_COUNT = 2**53 - 1
 """The largest integer that every reader of JSON keeps exactly."""
 Count = Annotated[int, Limits(1, LARGEST_COUNT)]
 Number = Annotated[float, Limits(-1e300, 1e300)]
-Microseconds = Annotated[float, Limits(1e-9, LONGEST_US)]
+Microseconds = Annotated[float, Limits(SHORTEST_US, LONGEST_US)]
 Ratio = Annotated[float, Limits(1e-30, 1e30)]
 Share = Annotated[float, Limits(0.0, 1.0)]
 Interval = tuple[Count, Count]

@@ -22,8 +22,8 @@ from dsa_bench.model.record import SCHEMA, SCHEMA_VERSION, Check, Header, Line, 
 from dsa_bench.model.schema import misfitting_field
 from dsa_bench.model.text import quoted
 
-LONGEST_US = 1e15
-"""Thirty years: no visit is longer, and sums of such times are finite."""
+SHORTEST_US, LONGEST_US = 1e-9, 1e15
+"""A femtosecond and thirty years: no visit lies outside, and ratios and sums of such times are finite and not 0."""
 LARGEST_RMS = 1e300
 LARGEST_FACT = 2.0**63
 
@@ -171,10 +171,10 @@ def _validate_times(visit: Visit, place: str) -> None:
         raise BadInput(f"{place}: round, attempt, place, launches and splits count something and are not negative")
     for time_us in (visit.attention_us, visit.call_us):
         if visit.status == "ok":
-            if time_us is None or not 0 < time_us <= LONGEST_US:
+            if time_us is None or not SHORTEST_US <= time_us <= LONGEST_US:
                 said = f"{time_us!r:.40}"
                 raise BadInput(
-                    f"{place}: a visit with status ok needs positive times of up to {LONGEST_US:g} us, not {said}"
+                    f"{place}: a visit with status ok needs times of {SHORTEST_US:g} to {LONGEST_US:g} us, not {said}"
                 )
         elif time_us is not None:
             raise BadInput(f"{place}: a visit with status {visit.status} has no time, not {time_us!r}")
