@@ -9,6 +9,7 @@ from dsa_bench.model.errors import BadInput
 from dsa_bench.model.shape import ceil_div
 from dsa_bench.model.text import quoted
 from dsa_bench.splits.rules import MAX_SPLITS, capped_splits
+from dsa_bench.splits.targets import smallest_target
 
 FEW_HEADS, ALL_HEADS = 4, 12
 """Query heads of a KV head that a CTA takes: few where the row has CTAs to spare, as they gather the same rows."""
@@ -85,7 +86,11 @@ def asked_cluster(tiles: int, target: int, clusters: Mapping[int, int]) -> int:
 
 def smallest_digit_target(tiles: int, splits: int, clusters: Mapping[int, int]) -> int | None:
     """The smallest tiles per split that becomes so many splits; None where none does."""
-    return next((target for target in range(1, tiles + 1) if asked_cluster(tiles, target, clusters) == splits), None)
+    for asked in range(min(MAX_SPLITS, tiles), 0, -1):  # a larger target asks for fewer
+        target = smallest_target(tiles, asked)
+        if target is not None and asked_cluster(tiles, target, clusters) == splits:
+            return target
+    return None
 
 
 def cluster_counts(recorded: Mapping[str, int] | None) -> Mapping[int, int]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The geometry of `int8-digits`."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +15,10 @@ from dsa_bench.splits.digits import (
     NO_CLUSTERS,
     PLANNED_CLUSTERS,
     DigitSplits,
+    asked_cluster,
     asked_digit_splits,
     digit_splits,
+    smallest_digit_target,
 )
 from dsa_bench.splits.explain import explain_cell
 from dsa_bench.splits.geometry import CudaSparse, effective_variants
@@ -110,6 +114,23 @@ def test_a_target_never_asks_for_what_the_kernel_does_not_take(
     assert (splits == 0) == (parts == 0) == (not all((tiles, rows, group)))
     assert splits <= tiles
     assert splits in (0, *CLUSTERS) if clusters else splits <= 32
+
+
+@given(
+    tiles=st.integers(0, 300), splits=st.integers(0, 33), clusters=st.sampled_from([NO_CLUSTERS, H200, {8: 4, 1: 9}])
+)
+def test_the_smallest_target_is_the_first_that_becomes_so_many_splits(
+    tiles: int, splits: int, clusters: dict[int, int]
+) -> None:
+    becomes = (target for target in range(1, tiles + 1) if asked_cluster(tiles, target, clusters) == splits)
+    assert smallest_digit_target(tiles, splits, clusters) == next(becomes, None)
+
+
+def test_the_smallest_target_of_a_huge_row_takes_no_walk_over_its_tiles() -> None:
+    start_s = time.process_time()
+    assert smallest_digit_target(2**40, 1, H200) == 2**40
+    assert smallest_digit_target(2**40, 32, H200) is None
+    assert time.process_time() - start_s < 1
 
 
 def test_a_sweep_has_each_of_its_geometries_once_under_all_its_names() -> None:
