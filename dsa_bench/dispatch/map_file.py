@@ -13,8 +13,19 @@ from dsa_bench.model.documents import Misfit, from_json, json_schema, json_text,
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.files import write_whole
 from dsa_bench.model.map_parts import MapWords
-from dsa_bench.model.splits_map import SCHEMA, SCHEMA_VERSION, AnyCell, AnyRule, AnyTable, SplitsMap, SplitTable
+from dsa_bench.model.splits_map import (
+    SCHEMA,
+    SCHEMA_VERSION,
+    Against,
+    AnyCell,
+    AnyRule,
+    AnyTable,
+    MapCell,
+    SplitsMap,
+    SplitTable,
+)
 from dsa_bench.model.text import quoted, short
+from dsa_bench.splits.kernels import TUNED_KERNELS
 from dsa_bench.splits.map_values import launched_splits
 
 _VALUE = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
@@ -67,6 +78,9 @@ def check_map(splits_map: SplitsMap) -> None:
             raise Misfit(f"/tables/{at}", f"is for the same launches as /tables/{first} ({table.name})")
         _check_table(table, f"/tables/{at}")
     _refuse_two_kernels(splits_map.tables)
+    for at, table in enumerate(splits_map.tables):
+        if isinstance(table, SplitTable):
+            _check_against(table, f"/tables/{at}", splits_map.tables)
 
 
 def _refuse_two_kernels(tables: Sequence[AnyTable]) -> None:
@@ -132,9 +146,48 @@ def _check_cell(cell: AnyCell, place: str, words: MapWords) -> None:
         raise Misfit(f"{place}/auto_us", f"is {cell.auto_us:g}, but us has {cell.us[str(cell.auto)]:g} for {cell.auto}")
     if sorted({*cell.ties} - {cell.best}) != list(cell.ties):
         raise Misfit(f"{place}/ties", "must be sorted, each value once, without best")
-    centre, low, high = cell.ratio
+    _check_ratio(cell.ratio, f"{place}/ratio")
+
+
+def _check_ratio(ratio: tuple[float, float, float], place: str) -> None:
+    centre, low, high = ratio
     if not low <= centre <= high:
-        raise Misfit(f"{place}/ratio", f"{centre:g} must lie between its ends {low:g} and {high:g}")
+        raise Misfit(place, f"{centre:g} must lie between its ends {low:g} and {high:g}")
+
+
+def _check_against(table: SplitTable, place: str, tables: Sequence[AnyTable]) -> None:
+    """Raises Misfit where a cell says otherwise of what runs without the map than that kernel's own cell does.
+
+    Of the tables of several versions of that kernel, one has to agree.
+    """
+    for at, cell in enumerate(table.cells):
+        against, where = cell.against, f"{place}/cells/{at}/against"
+        if against is None:
+            continue
+        others = [kernel for kernel in TUNED_KERNELS if kernel != table.kernel]
+        if against.kernel not in others:
+            said = f"is {quoted(against.kernel)}, must be {' or '.join(others)}: what the table's kernel replaces"
+            raise Misfit(f"{where}/kernel", said)
+        _check_ratio(against.ratio, f"{where}/ratio")
+        own = [
+            one
+            for other in tables
+            if isinstance(other, SplitTable) and (other.kernel, other.launches) == (against.kernel, table.launches)
+            for one in other.cells
+            if one.shape == cell.shape
+        ]
+        said = against.tiles_per_split, against.us
+        if own and all(one.against is not None or (one.auto, one.auto_us) != said for one in own):
+            raise Misfit(where, _contradiction(against, own[0]))
+
+
+def _contradiction(against: Against, own: MapCell) -> str:
+    if own.against is not None:
+        return f"says that {against.kernel} runs without the map, whose own cell says that of {own.against.kernel}"
+    return (
+        f"says {against.tiles_per_split} tiles per split and {against.us:.7g} us of {against.kernel}, whose own cell "
+        f"has {own.auto} (auto) and {own.auto_us:.7g} us"
+    )
 
 
 def _check_rule(rule: AnyRule, place: str, table: AnyTable, cells: dict[tuple[int, int], AnyCell]) -> None:

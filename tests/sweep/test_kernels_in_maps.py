@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Maps that choose among kernels, from recorded sweeps whose times are made up: the truth is known."""
 
+import copy
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -136,6 +138,45 @@ def test_rules_of_two_kernels_for_one_launch_are_a_contradiction(sweep: Any) -> 
     with pytest.raises(Misfit, match="one launch cannot take int8-digits and int8-tc") as refused:
         parse_map(json.dumps(content).encode())
     assert refused.value.place == "/tables/1/rules/0"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("kernel", "foo", "/kernel is 'foo', must be int8-tc: what the table's kernel replaces"),
+        ("kernel", "int8-digits", "/kernel is 'int8-digits', must be int8-tc"),
+        ("ratio", [0.9, 1.0, 1.1], "/ratio 0.9 must lie between its ends 1 and 1.1"),
+        ("tiles_per_split", 2, r" says 2 tiles per split and 8\.\d+ us of int8-tc, whose own cell has 1 "),
+        ("us", 0.5, r" says 1 tiles per split and 0.5 us of int8-tc, whose own cell has 1 \(auto\) and 8\.\d+ us"),
+    ],
+)
+def test_what_a_kernel_replaces_is_held_against_its_own_cell(sweep: Any, field: str, value: Any, said: str) -> None:
+    content = json.loads(map_text(tuned_map(sweep([shape(4)], tc, digits=times(t2=11.7, t4=7.0, t8=12.0))).splits_map))
+    content["tables"][1]["cells"][0]["against"][field] = value
+    with pytest.raises(Misfit) as refused:
+        parse_map(json.dumps(content).encode())
+    assert re.match(f"/tables/1/cells/0/against{said}", f"{refused.value.place} {refused.value}")
+
+
+def test_two_kernels_cannot_both_run_without_the_map(sweep: Any) -> None:
+    content = json.loads(map_text(tuned_map(sweep([shape(4)], tc, digits=times(t2=11.7, t4=7.0, t8=12.0))).splits_map))
+    ours, digits = (table["cells"][0] for table in content["tables"])
+    ours["against"] = {"kernel": "int8-digits", "tiles_per_split": digits["auto"], "us": digits["auto_us"],
+                       "ratio": [1.1, 1.1, 1.1]}  # fmt: skip
+    with pytest.raises(Misfit, match="says that int8-digits runs without the map, whose own cell says that of int8-tc"):
+        parse_map(json.dumps(content).encode())
+
+
+def test_of_several_versions_of_the_replaced_kernel_one_has_to_agree(sweep: Any) -> None:
+    content = json.loads(map_text(tuned_map(sweep([shape(4)], tc, digits=times(t2=11.7, t4=7.0, t8=12.0))).splits_map))
+    older = copy.deepcopy(content["tables"][0])
+    older["kernel_hash"] = "9" * 16
+    older["cells"][0]["us"]["1"] = older["cells"][0]["auto_us"] = 9.0
+    content["tables"].insert(0, older)
+    parse_map(json.dumps(content).encode())
+    content["tables"].pop(1)
+    with pytest.raises(Misfit, match="and 9 us"):
+        parse_map(json.dumps(content).encode())
 
 
 @pytest.mark.parametrize(
