@@ -259,7 +259,7 @@ def verify(
         _refuse_elsewhere(file, splits_map, table, backend)
     cells: list[Verified] = []
     for table in splits_map.tables:
-        measured = _measured_again(table, backend, timer, rounds, seed)
+        measured = _measured_again(splits_map, table, backend, timer, rounds, seed)
         if measured is None:
             note(f"{table.name}: no rule, so nothing to verify")
             continue
@@ -295,7 +295,9 @@ def _refuse_elsewhere(file: Path, splits_map: "SplitsMap", table: "AnyTable", ba
                 opened.close()
 
 
-def _measured_again(table: "AnyTable", backend: str, timer: str, rounds: int, seed: int) -> "Measured | None":
+def _measured_again(
+    splits_map: "SplitsMap", table: "AnyTable", backend: str, timer: str, rounds: int, seed: int
+) -> "Measured | None":
     """The table's rules beside the automatic rule; None for a table without a rule."""
     from dsa_bench.cli.dense import measure_dense
     from dsa_bench.cli.measure import measure
@@ -306,7 +308,7 @@ def _measured_again(table: "AnyTable", backend: str, timer: str, rounds: int, se
     if isinstance(table, DenseTable):
         of_dense = verify_dense_request(table, rounds, timer, seed)
         return None if of_dense is None else measure_dense(of_dense, backend, None, False)
-    request = verify_request(table, rounds, timer, DataSpec(seed))
+    request = verify_request(table, splits_map.device.compute_capability, rounds, timer, DataSpec(seed))
     return None if request is None else measure(request, backend, None, False, False)
 
 

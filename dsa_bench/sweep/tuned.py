@@ -20,7 +20,7 @@ from dsa_bench.model.request import DataSpec, MapFile, Policy, SparseRequest
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.model.splits_map import AnyTable, SplitsMap, SplitTable
 from dsa_bench.splits.geometry import AUTOMATIC
-from dsa_bench.splits.kernels import INT8_TC, TUNED_KERNELS
+from dsa_bench.splits.kernels import INT8_TC, TUNED_KERNELS, automatic_kernel
 
 
 def with_tuned(
@@ -53,8 +53,14 @@ def with_tuned(
     )
 
 
-def verify_request(table: SplitTable, rounds: int, timer: str, data: DataSpec) -> SparseRequest | None:
-    """Every measured cell of the table that has a rule, with its value; None for a table without a rule."""
+def verify_request(
+    table: SplitTable, capability: object, rounds: int, timer: str, data: DataSpec
+) -> SparseRequest | None:
+    """Every measured cell of the table that has a rule, with its value, and the kernels that run there without a map.
+
+    capability  of the device, on which these kernels depend
+    None for a table without a rule.
+    """
     look_up = MapTable(table)
     tuned: dict[SparseShape, Target] = {}
     kernels = {table.kernel}
@@ -62,10 +68,9 @@ def verify_request(table: SplitTable, rounds: int, timer: str, data: DataSpec) -
         value = look_up.value(cell.rows, cell.tiles)
         if value is not None:
             heads = (table.group * table.kv_heads, table.kv_heads, table.head_size)
-            tuned[SparseShape(cell.rows, table.policy.context, cell.tiles * table.tile, *heads)] = Target(
-                table.kernel, value
-            )
-            kernels |= set() if cell.against is None else {cell.against.kernel}
+            shape = SparseShape(cell.rows, table.policy.context, cell.tiles * table.tile, *heads)
+            tuned[shape] = Target(table.kernel, value)
+            kernels.add(automatic_kernel(shape, capability))
     if not tuned:
         return None
     policy = Policy(rounds, None, timer, _l2(table))

@@ -212,11 +212,21 @@ def test_a_rule_of_another_kernel_is_verified_against_what_runs_without_a_map(
 
 def test_a_verification_measures_both_kernels(sweep: Any) -> None:
     found = tables(tuned_map(sweep([shape(4)], tc, digits=times(t2=11.7, t4=7.0, t8=12.0))))
-    request = verify_request(found["int8-digits"], 16, "auto", DataSpec())
+    request = verify_request(found["int8-digits"], "9.0", 16, "auto", DataSpec())
     assert request is not None
     assert request.kernels == ("int8-tc", "int8-digits")
     assert request.tuned == (Target("int8-digits", 3),)
-    assert verify_request(found["int8-tc"], 16, "auto", DataSpec()) is None
+    assert verify_request(found["int8-tc"], "9.0", 16, "auto", DataSpec()) is None
+
+
+def test_a_verification_measures_what_runs_without_a_map_whatever_the_map_says_of_it(sweep: Any) -> None:
+    """1 row of 32 tiles takes int8-digits on an H200, and the map is of int8-tc alone or says nothing of the other."""
+    table = tables(tuned_map(sweep([shape(1)], tc, digits=times(t2=10.0, t4=11.0, t8=14.0))))["int8-tc"]
+    silent = replace(table, cells=tuple(replace(cell, against=None) for cell in table.cells))
+    for capability, kernels in (("9.0", ("int8-tc", "int8-digits")), ("10.0", ("int8-tc",)), (None, ("int8-tc",))):
+        request = verify_request(silent, capability, 16, "auto", DataSpec())
+        assert request is not None
+        assert request.kernels == kernels
 
 
 def test_an_automatic_cluster_that_nothing_asks_for_does_not_compete(sweep: Any) -> None:
