@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from dsa_bench.model.splits_map import AnyRule, AnyTable, SplitsMap, SplitTable
 from dsa_bench.model.text import short
-from dsa_bench.splits.kernels import TUNED_KERNELS
 
 _ON_DEVICE = ("op", "kernel", "device name", "compute_capability", "sm_count", "kernel_hash", "cta_slots")
 MUST_MATCH = {
@@ -131,7 +130,7 @@ def mismatches(splits_map: SplitsMap, table: AnyTable, facts: AnyFacts) -> list[
 def speaks_of(splits_map: SplitsMap, facts: AnyFacts) -> bool:
     """Whether a map was made for the launch's kernel: one of `int8-tc` alone has nothing to say of `int8-digits`."""
     kernels = {table.kernel for table in splits_map.tables if table.op == facts.op}
-    return facts.kernel in kernels or not kernels & {*TUNED_KERNELS}
+    return facts.kernel in kernels or not kernels
 
 
 def nearest(splits_map: SplitsMap, facts: AnyFacts) -> AnyTable | None:

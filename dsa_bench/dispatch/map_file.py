@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dsa_bench.dispatch.facts import DENSE_KERNEL
 from dsa_bench.model.dense import MAX_CAPACITY
 from dsa_bench.model.dense_map import DenseMapCell, DenseTable
 from dsa_bench.model.documents import Misfit, from_json, json_schema, json_text, parse_json, pointer, to_json
@@ -101,6 +102,9 @@ def _check_table(table: AnyTable, place: str) -> None:
     cells: dict[tuple[int, int], AnyCell] = {}
     last = (0, 0)
     words = table.words
+    kernels = (DENSE_KERNEL,) if isinstance(table, DenseTable) else TUNED_KERNELS
+    if table.kernel not in kernels:
+        raise Misfit(f"{place}/kernel", f"is {quoted(table.kernel)}, must be {' or '.join(kernels)}")
     if isinstance(table, DenseTable) and table.query_heads % table.kv_heads:
         raise Misfit(f"{place}/query_heads", f"is {table.query_heads}, no multiple of kv_heads {table.kv_heads}")
     for size in (table.clusters or {}) if isinstance(table, SplitTable) else ():

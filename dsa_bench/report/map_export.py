@@ -10,6 +10,7 @@ from dsa_bench.model.request import DIGITS
 from dsa_bench.model.splits_map import AnyCell, AnyTable, SplitsMap
 from dsa_bench.model.text import printable
 from dsa_bench.splits.dense import CHUNK_VARIABLE
+from dsa_bench.splits.kernels import INT8_TC
 from dsa_bench.splits.map_values import launched_splits
 
 SWITCH = ("ep.cuda.dsa_decode_int8_tc", "ORT_DSA_DECODE_INT8_TC")
@@ -58,7 +59,7 @@ def unexported(splits_map: SplitsMap) -> str | None:
 
 def _exported(splits_map: SplitsMap, op: str) -> list[AnyTable]:
     """The tables whose values the options hold: of decode those of int8-tc."""
-    return [table for table in splits_map.tables if table.op == op and table.kernel != DIGITS]
+    return [table for table in splits_map.tables if table.op == op and (op != "decode" or table.kernel == INT8_TC)]
 
 
 def single_value(splits_map: SplitsMap, op: str = "decode") -> OneValue:

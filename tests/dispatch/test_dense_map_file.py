@@ -97,6 +97,12 @@ def test_a_chunk_that_launches_what_was_measured_is_one_of_its_values() -> None:
     assert parse_map(map_text(made).encode()) == made
 
 
+def test_only_the_kernel_whose_chunks_are_tuned_has_tables() -> None:
+    with pytest.raises(Misfit, match="is 'int8-tc', must be fast") as refused:
+        map_text(splits_map(dense_table(kernel="int8-tc")))
+    assert refused.value.place == "/tables/0/kernel"
+
+
 def test_every_fact_must_match_and_the_operator_first() -> None:
     holding, said = applicable(BOTH, dense_facts())
     assert said == []

@@ -117,6 +117,8 @@ TYPES = [
 MEANING = [
     (set_at(f"{CELL}/us", {"04": 1.0}), f"{CELL}/us/04 is no tiles per split"),
     (set_at(f"{CELL}/us", {"a/b": 1.0}), f"{CELL}/us/a~1b is no tiles per split"),
+    (set_at("/tables/0/kernel", "foo"), "/tables/0/kernel is 'foo', must be int8-tc or int8-digits"),
+    (set_at("/tables/0/kernel", "fast"), "/tables/0/kernel is 'fast', must be int8-tc or int8-digits"),
     (set_at(f"{CELL}/best", 7), f"{CELL}/best is 7, which is not among the measured values"),
     (set_at(f"{CELL}/ties", [3, 9]), f"{CELL}/ties/1 is 9, which is not among the measured values"),
     (set_at(f"{CELL}/ties", [4, 3]), f"{CELL}/ties must be sorted"),
