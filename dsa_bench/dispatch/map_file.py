@@ -3,7 +3,7 @@
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from dsa_bench.model.documents import Misfit, from_json, json_schema, json_text,
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.files import write_whole
 from dsa_bench.model.map_parts import MapWords
+from dsa_bench.model.request import DIGITS
 from dsa_bench.model.splits_map import (
     SCHEMA,
     SCHEMA_VERSION,
@@ -107,9 +108,8 @@ def _check_table(table: AnyTable, place: str) -> None:
         raise Misfit(f"{place}/kernel", f"is {quoted(table.kernel)}, must be {' or '.join(kernels)}")
     if isinstance(table, DenseTable) and table.query_heads % table.kv_heads:
         raise Misfit(f"{place}/query_heads", f"is {table.query_heads}, no multiple of kv_heads {table.kv_heads}")
-    for size in (table.clusters or {}) if isinstance(table, SplitTable) else ():
-        if not _VALUE.fullmatch(size):
-            raise Misfit(pointer(f"{place}/clusters", size), "is no size: a positive decimal integer without leading 0")
+    if isinstance(table, SplitTable) and table.clusters is not None:
+        _check_clusters(table.clusters, f"{place}/clusters", table.kernel)
     for at, cell in enumerate(table.cells):
         where = f"{place}/cells/{at}"
         if cell.shape <= last:
@@ -121,6 +121,17 @@ def _check_table(table: AnyTable, place: str) -> None:
     for at, rule in enumerate(table.rules):
         _check_rule(rule, f"{place}/rules/{at}", table, cells)
     _refuse_overlaps(table.rules, f"{place}/rules")
+
+
+def _check_clusters(clusters: Mapping[str, int], place: str, kernel: str) -> None:
+    """Raises Misfit for clusters that no launch has, so that the table would never hold."""
+    if kernel != DIGITS:
+        raise Misfit(place, f"is a field of {DIGITS}, and the table is of {kernel}")
+    for size in clusters:
+        if not _VALUE.fullmatch(size):
+            raise Misfit(pointer(place, size), "is no size: a positive decimal integer without leading 0")
+    if not any(clusters.values()):
+        raise Misfit(place, "holds no count above 0; a device without clusters has no such field")
 
 
 def _check_dense_shape(cell: DenseMapCell, place: str, table: DenseTable) -> None:

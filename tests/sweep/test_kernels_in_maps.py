@@ -180,7 +180,14 @@ def test_of_several_versions_of_the_replaced_kernel_one_has_to_agree(sweep: Any)
 
 
 @pytest.mark.parametrize(
-    ("clusters", "said"), [({"016": 7}, "is no size"), ({"a": 7}, "is no size"), ({"16": -1}, "must be an integer")]
+    ("clusters", "said"),
+    [
+        ({"016": 7}, "is no size"),
+        ({"a": 7}, "is no size"),
+        ({"16": -1}, "must be an integer"),
+        ({}, "holds no count above 0"),
+        ({"16": 0, "8": 0}, "holds no count above 0"),
+    ],
 )
 def test_clusters_that_are_none_are_named_with_their_place(sweep: Any, clusters: Any, said: str) -> None:
     content = json.loads(map_text(tuned_map(sweep([shape(4)], tc, digits=times(t2=9.0, t4=7.0, t8=9.0))).splits_map))
@@ -188,6 +195,14 @@ def test_clusters_that_are_none_are_named_with_their_place(sweep: Any, clusters:
     with pytest.raises(Misfit, match=said) as refused:
         parse_map(json.dumps(content).encode())
     assert refused.value.place.startswith("/tables/1/clusters")
+
+
+def test_only_int8_digits_has_clusters(sweep: Any) -> None:
+    content = json.loads(map_text(tuned_map(sweep([shape(4)], tc, digits=times(t2=9.0, t4=7.0, t8=9.0))).splits_map))
+    content["tables"][0]["clusters"] = content["tables"][1]["clusters"]
+    with pytest.raises(Misfit, match="is a field of int8-digits, and the table is of int8-tc") as refused:
+        parse_map(json.dumps(content).encode())
+    assert refused.value.place == "/tables/0/clusters"
 
 
 @pytest.mark.parametrize("clusters", [7, {"16": "7"}, {"x": 7}, {"16": -1}])
