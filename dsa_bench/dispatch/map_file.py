@@ -2,7 +2,6 @@
 """`splits.json` on disk: read strictly, checked beyond what types can say, written whole or not at all."""
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from dsa_bench.dispatch.facts import DENSE_KERNEL
 from dsa_bench.model.dense import MAX_CAPACITY
 from dsa_bench.model.dense_map import DenseMapCell, DenseTable
-from dsa_bench.model.documents import Misfit, from_json, json_schema, json_text, parse_json, pointer, to_json
+from dsa_bench.model.documents import COUNT_KEY, Misfit, from_json, json_schema, json_text, parse_json, pointer, to_json
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.files import write_whole
 from dsa_bench.model.map_parts import MapWords
@@ -29,8 +28,6 @@ from dsa_bench.model.splits_map import (
 from dsa_bench.model.text import quoted, short
 from dsa_bench.splits.kernels import TUNED_KERNELS
 from dsa_bench.splits.map_values import launched_splits
-
-_VALUE = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
 
 
 def read_map(path: Path) -> SplitsMap:
@@ -128,7 +125,7 @@ def _check_clusters(clusters: Mapping[str, int], place: str, kernel: str) -> Non
     if kernel != DIGITS:
         raise Misfit(place, f"is a field of {DIGITS}, and the table is of {kernel}")
     for size in clusters:
-        if not _VALUE.fullmatch(size):
+        if not COUNT_KEY.fullmatch(size):
             raise Misfit(pointer(place, size), "is no size: a positive decimal integer without leading 0")
     if not any(clusters.values()):
         raise Misfit(place, "holds no count above 0; a device without clusters has no such field")
@@ -146,7 +143,7 @@ def _check_dense_shape(cell: DenseMapCell, place: str, table: DenseTable) -> Non
 
 def _check_cell(cell: AnyCell, place: str, words: MapWords) -> None:
     for value in cell.us:
-        if not _VALUE.fullmatch(value):
+        if not COUNT_KEY.fullmatch(value):
             raise Misfit(
                 pointer(f"{place}/us", value), f"is no {words.of_value}: a positive decimal integer without leading 0"
             )

@@ -8,6 +8,7 @@ are told apart by their first field, a Literal of one text.
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -21,6 +22,8 @@ T = TypeVar("T")
 _UNIONS = (UnionType, Union)
 LINE = 240
 """Characters up to which an object or list stays on one line."""
+COUNT_KEY = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
+"""A positive integer as the name of a field: a positive decimal integer without leading 0, its only spelling."""
 
 
 class Limits(NamedTuple):

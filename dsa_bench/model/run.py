@@ -17,6 +17,7 @@ except ImportError:  # not a POSIX system: two writers of one record are then th
     fcntl = None
 
 from dsa_bench.model.cell_key import is_cell_key
+from dsa_bench.model.documents import COUNT_KEY
 from dsa_bench.model.errors import BadInput, CannotMeasure
 from dsa_bench.model.record import SCHEMA, SCHEMA_VERSION, Check, Header, Line, Visit, line_content
 from dsa_bench.model.schema import misfitting_field
@@ -146,7 +147,21 @@ def _line(content: Any, place: str) -> Line:
     line = cast("Callable[..., Header | Check]", cls)(**fields)
     if isinstance(line, Check):
         _validate_check(line, place)
+    else:
+        _validate_clusters(line.device.get("clusters"), place)
     return line
+
+
+def _validate_clusters(clusters: Any, place: str) -> None:
+    if clusters is not None and not _are_counts(clusters):
+        raise BadInput(f"{place}: device.clusters is {quoted(clusters)}, which are no counts by size; record it again")
+
+
+def _are_counts(clusters: Any) -> bool:
+    if not isinstance(clusters, dict):
+        return False
+    counts = cast("dict[str, Any]", clusters).items()
+    return all(COUNT_KEY.fullmatch(size) and type(count) is int and count >= 0 for size, count in counts)
 
 
 def _validate_check(check: Check, place: str) -> None:

@@ -3,11 +3,9 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dsa_bench.model.errors import BadInput
 from dsa_bench.model.shape import ceil_div
-from dsa_bench.model.text import quoted
 from dsa_bench.splits.rules import MAX_SPLITS, capped_splits
 from dsa_bench.splits.targets import smallest_target
 
@@ -96,14 +94,3 @@ def smallest_digit_target(tiles: int, splits: int, clusters: Mapping[int, int]) 
 def cluster_counts(recorded: Mapping[str, int] | None) -> Mapping[int, int]:
     """Clusters as rules take them, of those that a record or a map holds."""
     return NO_CLUSTERS if recorded is None else {int(size): count for size, count in recorded.items()}
-
-
-def recorded_clusters(device: Mapping[str, Any]) -> Mapping[int, int]:
-    """The clusters that a header says its device holds. Raises BadInput for what are none."""
-    recorded = device.get("clusters")
-    try:
-        if recorded is not None and any(type(count) is not int or count < 0 for count in recorded.values()):
-            raise ValueError
-        return cluster_counts(recorded)
-    except (AttributeError, ValueError) as error:
-        raise BadInput(f"the header's device has clusters {quoted(recorded)}, which are no counts by size") from error

@@ -16,7 +16,7 @@ from dsa_bench.model.request import DIGITS
 from dsa_bench.model.run import Run, complete_rounds
 from dsa_bench.model.shape import Op
 from dsa_bench.model.text import short
-from dsa_bench.splits.digits import recorded_clusters
+from dsa_bench.splits.digits import cluster_counts
 from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.splits.kernels import automatic_among
 from dsa_bench.splits.map_values import splits_of, target_of
@@ -121,7 +121,7 @@ def _cell_times(
             raise BadInput(
                 f"{shape.key}: was measured without the automatic rule of {kernel}; measure it with {asking} ..."
             )
-    clusters = recorded_clusters(device)
+    clusters = cluster_counts(device.get("clusters"))
     targets = {check.variant: target_of(shape, check.kernel, check.splits, clusters) for check in checks}
     launched = [
         kernel

@@ -229,3 +229,21 @@ def test_numbers_that_no_measurement_gives_are_refused(two_cells: Any, tmp_path:
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(BadInput, match=r"r.jsonl:[0-9]+: "):
         read_run(path)
+
+
+@pytest.mark.parametrize(
+    "clusters",
+    [7, [], {"16": "7"}, {"16": 7.0}, {"16": True}, {"16": -1}, {"x": 7}, {"-3": 7}, {" 7 ": 7}, {"1_0": 7}, {"１": 7},
+     {"0": 7}, {"016": 7}, {"": 7}],
+)  # fmt: skip
+def test_clusters_that_are_no_counts_by_size_are_refused(recorded: Path, clusters: Any) -> None:
+    header, *lines = recorded.read_text().splitlines()
+    content = json.loads(header)
+    content["device"]["clusters"] = clusters
+    recorded.write_text("".join(f"{line}\n" for line in (json.dumps(content), *lines)))
+    with pytest.raises(BadInput, match=r"r\.jsonl:1: device\.clusters is .* no counts by size") as refused:
+        read_run(recorded)
+    assert "\n" not in str(refused.value)
+    content["device"]["clusters"] = {"16": 0, "1": 132}
+    recorded.write_text(f"{json.dumps(content)}\n")
+    assert read_run(recorded).header.device["clusters"] == {"16": 0, "1": 132}

@@ -14,7 +14,6 @@ from sweep_doubles import H200
 
 from dsa_bench.dispatch.map_file import map_text, parse_map
 from dsa_bench.model.documents import Misfit
-from dsa_bench.model.errors import BadInput
 from dsa_bench.model.map_parts import Target
 from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import SparseShape
@@ -203,14 +202,6 @@ def test_only_int8_digits_has_clusters(sweep: Any) -> None:
     with pytest.raises(Misfit, match="is a field of int8-digits, and the table is of int8-tc") as refused:
         parse_map(json.dumps(content).encode())
     assert refused.value.place == "/tables/0/clusters"
-
-
-@pytest.mark.parametrize("clusters", [7, {"16": "7"}, {"x": 7}, {"16": -1}])
-def test_a_record_whose_clusters_are_no_counts_is_refused(sweep: Any, clusters: Any) -> None:
-    run = sweep([shape(4)], tc, digits=times(t2=9.0, t4=7.0, t8=9.0))
-    header = replace(run.header, device={**run.header.device, "clusters": clusters})
-    with pytest.raises(BadInput, match="no counts by size"):
-        tuned_map(replace(run, header=header))
 
 
 @pytest.mark.parametrize(("digits", "gain"), [(7.0, Gain.HOLDS), (8.5, Gain.GONE)])

@@ -14,7 +14,6 @@ from dsa_bench.model.shape import TILE
 from dsa_bench.report.plots.canvas import COLORS, legend_below, new_figure, plain_log
 from dsa_bench.report.plots.subject import Subject, swept_place, titles
 from dsa_bench.report.swept import SweptCell
-from dsa_bench.splits.digits import recorded_clusters
 from dsa_bench.splits.kernels import INT8_TC, TUNED_KERNELS, automatic_among
 from dsa_bench.splits.map_values import launched_splits
 from dsa_bench.stats.several import tie_set
@@ -92,7 +91,7 @@ def _facts(header: Header, slots: DeviceSlots, cell: SweptCell, kernel: str) -> 
     device, shape, is_ruled = header.device, cell.sparse, kernel == INT8_TC
     if kernel not in header.kernel_hashes:
         return None
-    clusters = {} if is_ruled else {str(size): count for size, count in recorded_clusters(device).items()}
+    clusters: dict[str, int] = {} if is_ruled else device.get("clusters") or {}
     return LaunchFacts(
         op="decode", kernel=kernel, kernel_hash=header.kernel_hashes[kernel],
         device=str(device.get("name")), compute_capability=device.get("compute_capability"),
