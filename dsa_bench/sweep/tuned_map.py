@@ -54,7 +54,10 @@ def tuned_map(run: Run, *, context: int | None = None, margin: float = MARGIN, w
     dense = run.header.plan.get("op") == "dense"
     device = run.header.device
     kernels = (DENSE_KERNEL,) if dense else dispatched_kernels(device.get("backend"), device.get("clusters"))
-    found = cells_of_run(run, kernels, context, "dense" if dense else "decode")
+    try:
+        found = cells_of_run(run, kernels, context, "dense" if dense else "decode")
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from error
     cells = [cell for cell in found if isinstance(cell, CellTimes)]
     lost = [cell for cell in found if isinstance(cell, LostCell)]
     if not found:

@@ -234,11 +234,11 @@ def test_two_cells_of_one_entry_are_refused(sweep: Any) -> None:
 def test_runs_that_cannot_be_a_map_are_refused(sweep: Any) -> None:
     with pytest.raises(BadInput, match=r"rows=8.* has 14 complete rounds and a map needs 16"):
         tuned_map(sweep([ROWS_8], FOUR_WINS, rounds=14))
-    with pytest.raises(BadInput, match="was measured without the automatic rule"):
+    with pytest.raises(BadInput, match=r"^the run: .* was measured without the automatic rule"):
         tuned_map(sweep([ROWS_8], FOUR_WINS, values=(1, 2, 4)))
     run = sweep([ROWS_8], FOUR_WINS)
     mixed = Run(run.header, run.checks, [v._replace(timer="events") if v.round > 7 else v for v in run.visits])
-    with pytest.raises(BadInput, match="events, L2 none and wall, L2 none"):
+    with pytest.raises(BadInput, match=r"^the run: .*events, L2 none and wall, L2 none"):
         tuned_map(mixed)
     bad = Run(replace(run.header, device={**run.header.device, "name": 7}), run.checks, run.visits)
     with pytest.raises(BadInput, match="/device/name of the map is 7, must be a text"):
