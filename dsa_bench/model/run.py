@@ -167,6 +167,8 @@ def _are_counts(clusters: Any) -> bool:
 def _validate_check(check: Check, place: str) -> None:
     if not is_cell_key(check.cell):
         raise BadInput(f"{place}: cell {check.cell!r} does not name a shape")
+    if check.variant != check.kernel and not check.variant.startswith(f"{check.kernel}/"):
+        raise BadInput(f"{place}: variant {quoted(check.variant)} is none of kernel {quoted(check.kernel)}")
     if min(check.splits, check.tiles_per_split, check.ctas) < 0:
         raise BadInput(f"{place}: splits, tiles_per_split and ctas count something and are not negative")
     if check.gathered_bytes is not None and not 0 <= check.gathered_bytes < 2**63:
