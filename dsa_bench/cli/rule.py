@@ -89,11 +89,14 @@ def fit(
     from dsa_bench.report.swept import ruled, swept_cells
 
     recorded = read_run(run)
+    try:
+        cells = ruled(swept_cells(recorded))
+    except BadInput as error:
+        raise BadInput(f"{run}: {error}") from error
     slots = slots_of(recorded, run, resident)
     if slots is None:
         raise BadInput(f"{run}: does not say how many CTAs were resident; say it with --resident N")
     try:
-        cells = ruled(swept_cells(recorded))
         fitted = fitted_model(recorded, cells, slots, held_out=held_out)
     except BadInput as error:
         raise BadInput(f"{run}: {error}") from error

@@ -110,6 +110,11 @@ def test_damaged_records_are_named(command: Command, record: str, sweep: Sweep, 
     assert "no_counts.jsonl: the header's device has resident_ctas '3'" in command("rule", "score", no_counts).error
     old = str(sweep(SEED, resident_ctas=None).write(tmp_path / "old.jsonl"))
     assert "say it with --resident N" in command("rule", "fit", old).error
+    nothing = tmp_path / "nothing.jsonl"
+    nothing.write_text(Path(old).read_text().splitlines(keepends=True)[0])
+    assert "nothing.jsonl: the run has no complete round" in command("rule", "fit", str(nothing)).error, (
+        "resident or not"
+    )
     header = tmp_path / "header.jsonl"
     header.write_text(Path(record).read_text().splitlines(keepends=True)[0])
     assert "header.jsonl: the run has no complete round" in command("regret", str(header)).error
