@@ -107,13 +107,15 @@ def _strips(rules: Sequence[AnyRule]) -> tuple[list[int], list[_Strip]]:
 def applicable(splits_map: SplitsMap, facts: AnyFacts) -> tuple[MapTable | None, list[str]]:
     """The table that holds for a launch, and what to warn of: at most one line.
 
-    Without a table the line names every field that differs in the nearest one, with both values; with one, the driver
-    and the run time if they differ.
+    Without a table the line names every field that differs in the nearest one, with both values, and of a map of
+    several kernels that table, as another may hold; with one, the driver and the run time if they differ.
     """
     table = nearest(splits_map, facts)
     if table is None:
         return None, ["the map holds no table; the automatic rule decides"]
     found = _differences(splits_map, table, facts, _must_match(facts))
+    if found and table.kernel == facts.kernel and len({one.kernel for one in splits_map.tables}) > 1:
+        return None, [f"its table of {short(table.kernel)} is not used: {', '.join(_sentences(found))}"]
     if found:
         return None, [f"the map is not used: {', '.join(_sentences(found))}; the automatic rule decides"]
     newer = _differences(splits_map, table, facts, SHOULD_MATCH)

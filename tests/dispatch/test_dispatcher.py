@@ -392,7 +392,7 @@ def test_each_kernel_has_its_own_facts_that_must_match(
     path = tmp_path / "splits.json"
     write_map(path, make_map(make_table(), digits_table(make_table, **{field: wrong[field]})))
     dispatcher = on(H200, BOTH, path)
-    with pytest.warns(MapWarning, match=f"the map is not used: {field} is"):
+    with pytest.warns(MapWarning, match=f"its table of int8-digits is not used: {field} is"):
         assert dispatcher.choose(rows=8, candidates=2048).kernel == "int8-tc decode"
     chosen = dispatcher.choose(rows=4, candidates=2048)
     assert (chosen.kernel, chosen.basis, chosen.plan.splits) == ("int8-tc decode", "map", 16)

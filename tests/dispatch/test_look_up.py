@@ -79,9 +79,18 @@ def test_tables_of_one_file_are_told_apart(make_map: Any, make_table: Any, make_
         assert found is not None
         assert (found.value(8, 32), said) == (one.rules[0].tiles_per_split, [])
     _, said = applicable(make_map(*tables), make_facts(kernel_hash="changed"))
-    assert said == [
-        f"the map is not used: kernel_hash is {'ab' * 8} in the map and changed here; the automatic rule decides"
-    ]
+    assert said == [f"its table of int8-tc is not used: kernel_hash is {'ab' * 8} in the map and changed here"]
+
+
+def test_a_stale_table_beside_one_that_holds_is_named(make_map: Any, make_table: Any, make_facts: Any) -> None:
+    """The other kernel's rule may hit in the same answer, so neither the map is unused nor the automatic rule asked."""
+    made = make_map(make_table(), make_table(kernel="int8-digits", kernel_hash="old", rules=()))
+    assert applicable(made, make_facts())[0] is not None
+    found, said = applicable(made, make_facts(kernel="int8-digits"))
+    assert found is None
+    assert said == [f"its table of int8-digits is not used: kernel_hash is old in the map and {'ab' * 8} here"]
+    _, said = applicable(made, make_facts(op="prefill"))
+    assert said == ["its table of int8-tc is not used: op is decode in the map and prefill here"]
 
 
 def test_outside_the_rules_the_automatic_rule_applies(make_table: Any) -> None:
