@@ -119,7 +119,12 @@ def _preferred(
     switches = options.decode_int8_tc.value and options.decode_int8_digits.value
     if not switches or not all(sizes) or not 1 <= call.rows <= DECODE_ROWS:
         return None
-    return find_target(host, look_up, SparseShape(call.rows, context, *sizes, "decode"), l2, TUNED_KERNELS)
+    shape = SparseShape(call.rows, context, *sizes, "decode")
+
+    def of_map(kernel: str) -> tuple[int | None, str]:
+        return look_up(launch_facts(host, kernel, shape, l2), shape.rows, shape.tiles)
+
+    return find_target(of_map, shape, TUNED_KERNELS, host.device.compute_capability)
 
 
 def _tiles_per_split(

@@ -8,6 +8,7 @@ from dsa_bench.backends.base import Backend
 from dsa_bench.backends.dense import DenseBackend
 from dsa_bench.dispatch.facts import DENSE_KERNEL, dense_launch_facts, launch_facts
 from dsa_bench.dispatch.look_up import AnyFacts, MapTable, applicable, mismatches, nearest, speaks_of
+from dsa_bench.dispatch.target import find_in_tables
 from dsa_bench.model.dense import DenseShape
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.model.splits_map import AnyCell, AnyRule, AnyTable, SplitsMap
@@ -73,19 +74,16 @@ def explain_launch(file: str, splits_map: SplitsMap, backend: Backend, shape: Sp
     facts = {kernel: launch_facts(backend, kernel, shape, l2) for kernel in TUNED_KERNELS}
     found = {kernel: applicable(splits_map, one) for kernel, one in facts.items() if speaks_of(splits_map, one)}
     holding = {kernel: table for kernel, (table, _) in found.items() if table is not None}
-    hits = (kernel for kernel, table in holding.items() if table.value(shape.rows, shape.tiles) is not None)
-    hit = next(hits, None)
-    value = None if hit is None else holding[hit].value(shape.rows, shape.tiles)
-    without = automatic_kernel(shape, backend.device.compute_capability)
+    capability = backend.device.compute_capability
+    chosen = find_in_tables(holding, shape, TUNED_KERNELS, capability)
+    kernel, value = chosen.target
+    without = automatic_kernel(shape, capability)
     automatic = backend.geometry.plan(without, shape, AUTOMATIC).split
-    kernel = hit or without
-    chosen = backend.geometry.plan(kernel, shape, value or AUTOMATIC).split
-    clusters = cluster_counts(backend.device.clusters)
-    target = target_of(shape, without, automatic.splits, clusters)
+    target = target_of(shape, without, automatic.splits, cluster_counts(backend.device.clusters))
     return Explained(
         op="decode",
         file=file,
-        outcome="mismatch" if not holding else "miss" if value is None else "hit",
+        outcome="mismatch" if not holding else "hit" if chosen.by_map else "miss",
         differing=_differing(splits_map, [facts[kernel] for kernel in found if kernel not in holding]),
         here=[*dict.fromkeys(line for kernel in holding for line in found[kernel][1])] or _no_table(splits_map),
         table=nearest(splits_map, facts[kernel if kernel in found else INT8_TC]),
@@ -94,8 +92,8 @@ def explain_launch(file: str, splits_map: SplitsMap, backend: Backend, shape: Sp
         said=f"candidates {shape.candidates} ({shape.tiles} tiles)",
         size=shape.tiles,
         kernel=kernel,
-        value=value or AUTOMATIC,
-        splits=chosen.splits,
+        value=value,
+        splits=backend.geometry.plan(kernel, shape, value).split.splits,
         automatic=automatic.tiles_per_split if target is None else target.value,
         automatic_kernel=without,
         automatic_splits=automatic.splits,

@@ -10,6 +10,7 @@ from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.request import DIGITS
 from dsa_bench.model.shape import TILE, SparseShape
 from dsa_bench.splits.geometry import SparseGeometry
+from dsa_bench.splits.kernels import kernel_slots
 
 DENSE_KERNEL: DenseKernel = "fast"
 """The kernel of dense decode whose chunks are tuned."""
@@ -29,13 +30,12 @@ class Host(Protocol):
 
 def launch_facts(backend: Host, kernel: str, shape: SparseShape, l2: str) -> LaunchFacts:
     """What a launch of `kernel` for such heads is made with here."""
-    digits = kernel == DIGITS  # one CTA of it fills a multiprocessor
     return LaunchFacts(
         op=shape.op,
         kernel=kernel,
         kernel_hash=backend.kernel_hash(kernel),
-        cta_slots=backend.geometry.slots.sms if digits else backend.geometry.slots.ctas,
-        clusters=backend.device.held if digits else None,
+        cta_slots=kernel_slots(kernel, backend.geometry.slots),
+        clusters=backend.device.held if kernel == DIGITS else None,
         tile=TILE,
         head_size=shape.head_size,
         group=shape.group,

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Which split kernel a decode launch gets, with which tiles per split: by the map's rule, else the automatic kernel."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dsa_bench.dispatch.facts import Host, launch_facts
-from dsa_bench.dispatch.look_up import LaunchFacts
+from dsa_bench.dispatch.look_up import LaunchFacts, MapTable
 from dsa_bench.model.map_parts import Target
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.splits.geometry import AUTOMATIC
@@ -24,13 +23,30 @@ class FoundTarget:
     found: str
 
 
-def find_target(host: Host, look_up: LookUp, shape: SparseShape, l2: str, kernels: Sequence[str]) -> FoundTarget:
-    """What a launch gets of these kernels. A map's rules do not meet, so the order of its tables does not matter."""
+def find_target(
+    of_map: Callable[[str], tuple[int | None, str]], shape: SparseShape, kernels: Sequence[str], capability: object
+) -> FoundTarget:
+    """What a launch gets of these kernels. A map's rules do not meet, so the order of its tables does not matter.
+
+    of_map      kernel -> (the value of the map's rule for this launch or None, what was found, in words)
+    capability  of the device, on which the automatic kernel depends
+    """
     said: list[str] = []
     for kernel in kernels:
-        value, found = look_up(launch_facts(host, kernel, shape, l2), shape.rows, shape.tiles)
+        value, found = of_map(kernel)
         if value is not None:
             return FoundTarget(Target(kernel, value), True, found)
         said.append(found)
-    kernel = automatic_among(shape, kernels, host.device.compute_capability)
-    return FoundTarget(Target(kernel, AUTOMATIC), False, "; ".join(dict.fromkeys(said)))
+    target = Target(automatic_among(shape, kernels, capability), AUTOMATIC)
+    return FoundTarget(target, False, "; ".join(dict.fromkeys(said)))
+
+
+def find_in_tables(
+    tables: Mapping[str, MapTable], shape: SparseShape, kernels: Sequence[str], capability: object
+) -> FoundTarget:
+    """find_target by the tables that hold for the launch, each under its kernel."""
+
+    def of_map(kernel: str) -> tuple[int | None, str]:
+        return (tables[kernel].value(shape.rows, shape.tiles) if kernel in tables else None), ""
+
+    return find_target(of_map, shape, kernels, capability)

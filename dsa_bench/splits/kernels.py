@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.request import DIGITS
 from dsa_bench.model.shape import SparseShape
 
@@ -50,6 +51,11 @@ def automatic_among(shape: SparseShape, measured: Sequence[str], capability: obj
     """The automatic kernel of those that were measured: where it was not, `int8-tc`, and without that the first."""
     wanted = (automatic_kernel(shape, capability), INT8_TC)
     return next((kernel for kernel in wanted if kernel in measured), measured[0])
+
+
+def kernel_slots(kernel: str, slots: DeviceSlots) -> int:
+    """CTAs of a kernel resident at once on the device: one of `int8-digits` fills a multiprocessor."""
+    return slots.sms if kernel == DIGITS else slots.ctas
 
 
 def dispatched_kernels(backend: object, clusters: object) -> tuple[str, ...]:

@@ -4,6 +4,7 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from dsa_bench.backends.base import Backend
@@ -36,20 +37,22 @@ def with_tuned(
         raise BadInput(f"--splits {file}: chooses splits of {INT8_TC}, and --kernels leaves it out")
     tables: dict[LaunchFacts, MapTable | None] = {}
 
-    def look_up(facts: LaunchFacts, rows: int, tiles: int) -> tuple[int | None, str]:
+    def of_map(shape: SparseShape, kernel: str) -> tuple[int | None, str]:
+        facts = launch_facts(backend, kernel, shape, request.policy.l2)
         if facts not in tables:
             tables[facts], said = applicable(splits_map, facts) if speaks_of(splits_map, facts) else (None, [])
             for line in said:
                 warn(f"{file}: {line}")
         table = tables[facts]
-        return None if table is None else table.value(rows, tiles), ""
+        return None if table is None else table.value(shape.rows, shape.tiles), ""
 
     kernels = [kernel for kernel in TUNED_KERNELS if kernel in request.kernels]
-    l2 = request.policy.l2
+    capability = backend.device.compute_capability
+    found = [find_target(partial(of_map, shape), shape, kernels, capability) for shape in request.shapes]
     return replace(
         request,
         tiles_per_split=tuple(dict.fromkeys((AUTOMATIC, *request.tiles_per_split))),
-        tuned=tuple(find_target(backend, look_up, shape, l2, kernels).target for shape in request.shapes),
+        tuned=tuple(one.target for one in found),
     )
 
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsa_bench.dispatch.look_up import LaunchFacts, MapTable, applicable, speaks_of
+from dsa_bench.dispatch.target import find_in_tables
 from dsa_bench.model.device import DeviceSlots, clusters_text
 from dsa_bench.model.record import Header
+from dsa_bench.model.request import DIGITS
 from dsa_bench.model.shape import TILE
 from dsa_bench.report.plots.canvas import COLORS, legend_below, new_figure, plain_log
 from dsa_bench.report.plots.subject import Subject, swept_place, titles
 from dsa_bench.report.swept import SweptCell
-from dsa_bench.splits.kernels import INT8_TC, TUNED_KERNELS, automatic_among
+from dsa_bench.splits.kernels import TUNED_KERNELS, kernel_slots
 from dsa_bench.splits.map_values import launched_splits
 from dsa_bench.stats.several import tie_set
 
@@ -44,8 +46,6 @@ def split_choices(subject: Subject) -> tuple[list[SplitChoice], list[str]]:
     """(every cell that offered a choice, why a given map says nothing of some)."""
     chosen: list[SplitChoice] = []
     unused: dict[str, None] = {}
-    header = subject.run.header
-    measured, capability = [*header.kernel_hashes], header.device.get("compute_capability")
     for cell in subject.choices:
         best = min(cell.times, key=lambda variant: float(np.median(cell.times[variant])))
         splits = {variant: check.splits for variant, check in cell.checks.items()}
@@ -55,18 +55,21 @@ def split_choices(subject: Subject) -> tuple[list[SplitChoice], list[str]]:
         if subject.tuned is not None:
             tables, why = _tables(subject, cell)
             unused |= dict.fromkeys(why)
-            tuned = _tuned(tables, cell, automatic, automatic_among(cell.sparse, measured, capability))
+            tuned = _tuned(subject, tables, cell, automatic)
         chosen.append(SplitChoice(cell, automatic, splits[best], tuple(tied), tuned))
     return chosen, list(unused)
 
 
-def _tuned(tables: Mapping[str, MapTable], cell: SweptCell, automatic: int | None, otherwise: str) -> int | None:
-    """The map's splits if the launch takes the cell's kernel: the one that a rule holds for, else `otherwise`."""
-    rows, tiles = cell.sparse.rows, cell.sparse.tiles
-    targets = {kernel: target for kernel, table in tables.items() if (target := table.value(rows, tiles)) is not None}
-    if not tables or cell.kernel != next(iter(targets), otherwise):
+def _tuned(subject: Subject, tables: Mapping[str, MapTable], cell: SweptCell, automatic: int | None) -> int | None:
+    """The map's splits if the launch takes the cell's kernel; outside its rules those of the automatic rule."""
+    header = subject.run.header
+    capability = header.device.get("compute_capability")
+    found = find_in_tables(tables, cell.sparse, [*header.kernel_hashes], capability)
+    if not tables or found.target.kernel != cell.kernel:
         return None
-    return launched_splits(tables[cell.kernel].table, tiles, targets[cell.kernel]) if targets else automatic
+    if not found.by_map:
+        return automatic
+    return launched_splits(tables[cell.kernel].table, cell.sparse.tiles, found.target.value)
 
 
 def _tables(subject: Subject, cell: SweptCell) -> tuple[dict[str, MapTable], list[str]]:
@@ -88,14 +91,14 @@ def _tables(subject: Subject, cell: SweptCell) -> tuple[dict[str, MapTable], lis
 
 def _facts(header: Header, slots: DeviceSlots, cell: SweptCell, kernel: str) -> LaunchFacts | None:
     """What the cell's launch is made with by a kernel; None if the run has not measured it."""
-    device, shape, is_ruled = header.device, cell.sparse, kernel == INT8_TC
+    device, shape = header.device, cell.sparse
     if kernel not in header.kernel_hashes:
         return None
-    clusters: dict[str, int] = {} if is_ruled else device.get("clusters") or {}
+    clusters: dict[str, int] = device.get("clusters") or {} if kernel == DIGITS else {}
     return LaunchFacts(
         op="decode", kernel=kernel, kernel_hash=header.kernel_hashes[kernel],
         device=str(device.get("name")), compute_capability=device.get("compute_capability"),
-        sm_count=slots.sms, cta_slots=slots.ctas if is_ruled else slots.sms,
+        sm_count=slots.sms, cta_slots=kernel_slots(kernel, slots),
         clusters=clusters_text(clusters) or None, tile=TILE, head_size=shape.head_size, group=shape.group,
         kv_heads=shape.kv_heads, l2=cell.l2, driver=device.get("driver"), runtime=device.get("runtime"),
     )  # fmt: skip
