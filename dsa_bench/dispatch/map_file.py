@@ -76,24 +76,24 @@ def check_map(splits_map: SplitsMap) -> None:
         if first != at:
             raise Misfit(f"/tables/{at}", f"is for the same launches as /tables/{first} ({table.name})")
         _check_table(table, f"/tables/{at}")
-    _refuse_two_kernels(splits_map.tables)
-    for at, table in enumerate(splits_map.tables):
-        if isinstance(table, SplitTable):
-            _check_against(table, f"/tables/{at}", splits_map.tables)
+    of_decode = [
+        (f"/tables/{at}", table) for at, table in enumerate(splits_map.tables) if isinstance(table, SplitTable)
+    ]
+    for at, (place, table) in enumerate(of_decode):
+        for before, other in of_decode[:at]:
+            _refuse_two_kernels(table, place, other, before)
+    for place, table in of_decode:
+        _check_against(table, place, [other for _, other in of_decode])
 
 
-def _refuse_two_kernels(tables: Sequence[AnyTable]) -> None:
+def _refuse_two_kernels(table: SplitTable, place: str, other: SplitTable, before: str) -> None:
     """Raises Misfit where rules of two kernels are for one launch."""
-    for at, table in enumerate(tables):
-        for before, other in enumerate(tables[:at]):
-            if table.kernel == other.kernel or table.launches != other.launches:
-                continue
-            for number, rule in enumerate(table.rules):
-                for against, one in enumerate(other.rules):
-                    if _meet(rule.rows, one.rows) and _meet(rule.size, one.size):
-                        place = f"/tables/{before}/rules/{against}"
-                        both = f"{short(table.kernel)} and {short(other.kernel)}"
-                        raise Misfit(f"/tables/{at}/rules/{number}", f"overlaps {place}: one launch cannot take {both}")
+    if table.kernel == other.kernel or table.launches != other.launches:
+        return
+    for (at, rule), (against, one) in itertools.product(enumerate(table.rules), enumerate(other.rules)):
+        if _meet(rule.rows, one.rows) and _meet(rule.size, one.size):
+            both = f"{table.kernel} and {other.kernel}"
+            raise Misfit(f"{place}/rules/{at}", f"overlaps {before}/rules/{against}: one launch cannot take {both}")
 
 
 def _check_table(table: AnyTable, place: str) -> None:
@@ -167,7 +167,7 @@ def _check_ratio(ratio: tuple[float, float, float], place: str) -> None:
         raise Misfit(place, f"{centre:g} must lie between its ends {low:g} and {high:g}")
 
 
-def _check_against(table: SplitTable, place: str, tables: Sequence[AnyTable]) -> None:
+def _check_against(table: SplitTable, place: str, tables: Sequence[SplitTable]) -> None:
     """Raises Misfit where a cell says otherwise of what runs without the map than that kernel's own cell does.
 
     Of the tables of several versions of that kernel, one has to agree.
@@ -184,7 +184,7 @@ def _check_against(table: SplitTable, place: str, tables: Sequence[AnyTable]) ->
         own = [
             one
             for other in tables
-            if isinstance(other, SplitTable) and (other.kernel, other.launches) == (against.kernel, table.launches)
+            if (other.kernel, other.launches) == (against.kernel, table.launches)
             for one in other.cells
             if one.shape == cell.shape
         ]

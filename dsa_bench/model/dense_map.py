@@ -149,11 +149,6 @@ class DenseTable:
         return (self.op, self.kernel, self.dtype, *sizes, self.l2)
 
     @property
-    def launches(self) -> tuple[Any, ...]:
-        """See SplitTable; a program names its kernel of dense decode, so rules of two are for two launches."""
-        return self.subject
-
-    @property
     def words(self) -> MapWords:
         return WORDS[self.op]
 
