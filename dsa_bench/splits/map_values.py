@@ -11,7 +11,7 @@ from dsa_bench.model.request import DIGITS
 from dsa_bench.model.splits_map import AnyTable
 from dsa_bench.splits.dense import chunk_of, fixed
 from dsa_bench.splits.digits import asked_cluster, cluster_counts, smallest_digit_target
-from dsa_bench.splits.rules import capped_splits
+from dsa_bench.splits.rules import MAX_SPLITS, capped_splits
 from dsa_bench.splits.targets import smallest_target
 
 
@@ -19,9 +19,7 @@ def launched_splits(table: AnyTable, size: int, value: int) -> int:
     """Splits of a launch of that size (tiles, or capacity); two values that give as many are one launch."""
     if isinstance(table, DenseTable):
         return fixed(size, 1, value).splits
-    if table.kernel == DIGITS:
-        return asked_cluster(size, value, cluster_counts(table.clusters))
-    return capped_splits(size, value, table.max_splits)
+    return _decode_splits(table.kernel, size, value, cluster_counts(table.clusters), table.max_splits)
 
 
 def size_of(shape: AttentionShape) -> int:
@@ -33,9 +31,11 @@ def splits_of(shape: AttentionShape, target: Target, clusters: Mapping[int, int]
     """Splits of a shape's launch of a target. clusters: those that the device holds."""
     if isinstance(shape, DenseShape):
         return fixed(shape.capacity, shape.rows, target.value).splits
-    if target.kernel == DIGITS:
-        return asked_cluster(shape.tiles, target.value, clusters)
-    return capped_splits(shape.tiles, target.value)
+    return _decode_splits(target.kernel, shape.tiles, target.value, clusters, MAX_SPLITS)
+
+
+def _decode_splits(kernel: str, tiles: int, value: int, clusters: Mapping[int, int], most: int) -> int:
+    return asked_cluster(tiles, value, clusters) if kernel == DIGITS else capped_splits(tiles, value, most)
 
 
 def target_of(shape: AttentionShape, kernel: str, splits: int, clusters: Mapping[int, int]) -> Target | None:
