@@ -10,7 +10,7 @@ from dsa_bench.cli.console import emit, note, only_the_result_on_stdout
 from dsa_bench.cli.values import name_list, names, one_of
 from dsa_bench.model.errors import BadInput, CannotMeasure, GateFailed
 from dsa_bench.model.hyper import HYPER_OPS
-from dsa_bench.model.request import DECODE_KERNELS, EMULATIONS, PREFILL_CHOICES
+from dsa_bench.model.request import EMULATIONS, KERNEL_NAMES
 from dsa_bench.model.shape import OPS
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 ALL_OPS = (*OPS, "dense", *HYPER_OPS)
-KERNELS = tuple(dict.fromkeys((*DECODE_KERNELS, *PREFILL_CHOICES, *EMULATIONS)))
+KERNELS = (*KERNEL_NAMES, *EMULATIONS)
 
 
 def check(

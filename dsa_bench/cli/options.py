@@ -2,7 +2,6 @@
 """Options that more than one command takes, each declared once. Those with a value can come from DSA_BENCH_<NAME>."""
 
 from collections.abc import Callable, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +23,16 @@ from dsa_bench.model.dense import DENSE_KERNELS, ITEM_BYTES
 from dsa_bench.model.dense_request import DEFAULT_RULES
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.hyper_request import MIX_KERNELS
-from dsa_bench.model.request import BACKENDS, DECODE_KERNELS, KERNELS, L2_MODES, PREFILL_CHOICES, SPARSE_KERNELS, TIMERS
+from dsa_bench.model.request import (
+    BACKENDS,
+    DECODE_KERNELS,
+    KERNEL_NAMES,
+    KERNELS,
+    L2_MODES,
+    PREFILL_CHOICES,
+    SPARSE_KERNELS,
+    TIMERS,
+)
 from dsa_bench.report.formats import FORMATS
 from dsa_bench.splits.dense import parse_rule
 from dsa_bench.splits.registry import AUTO, RULE_NAMES
@@ -94,7 +102,7 @@ Kernels = Annotated[
     list[str],
     list_option(
         "--kernels",
-        name_list(tuple(dict.fromkeys(chain.from_iterable(KERNELS.values())))),
+        name_list(KERNEL_NAMES),
         f"From {'; of prefill from '.join(', '.join(kernels) for kernels in KERNELS.values())}.",
         "NAME...",
     ),

@@ -24,6 +24,7 @@ UNION = "int8-union"
 PREFILL_CHOICES = (*PREFILL_KERNELS, UNION)
 KERNELS: dict[Op, tuple[str, ...]] = {"decode": DECODE_KERNELS, "prefill": PREFILL_CHOICES}
 """All of each operator."""
+KERNEL_NAMES = tuple(dict.fromkeys(name for kernels in KERNELS.values() for name in kernels))
 CEILINGS = ("gather", "copy")
 """Kernels that compute nothing: they bound what the others can reach."""
 DENSE = "dense"
