@@ -63,6 +63,11 @@ def device_cases(kernel: KernelName) -> dict[str, Any]:
     }
 
 
+def misaligned_cases(**more: str) -> dict[str, Any]:
+    """Each tensor that is read 16 bytes at a time, 8 bytes off."""
+    return {f"{name} alignment": {name: 8, **more} for name in ("query", "key", "value", "key_scale", "value_scale")}
+
+
 # For each kernel and gate the change of its base call that no other gate of the kernel refuses, and the kernel that
 # answers then where it is not the next one. SM alone cannot be old while a kernel of PTX 80 runs; a gate is a gate.
 ALONE: dict[KernelName, dict[str, Any]] = {
@@ -78,10 +83,7 @@ ALONE: dict[KernelName, dict[str, Any]] = {
         "exact sums": {"candidates": 2**20 + 1, "answers": "decode_grouped"},
         "SM": {"site": site(89, 90)},
         **device_cases("int8-digits decode"),
-        **{
-            f"{name} alignment": {name: 8, "answers": "decode_grouped"}
-            for name in ("query", "key", "value", "key_scale", "value_scale")
-        },
+        **misaligned_cases(answers="decode_grouped"),
         "out alignment": {"out": 8},
     },
     "int8-tc decode": {
@@ -94,7 +96,7 @@ ALONE: dict[KernelName, dict[str, Any]] = {
         "exact sums": {"candidates": 2**20 + 1},
         "SM": {"site": site(75, 80)},
         **device_cases("int8-tc decode"),
-        **{f"{name} alignment": {name: 8} for name in ("query", "key", "value", "key_scale", "value_scale")},
+        **misaligned_cases(),
         "workspace alignment": {"workspace": 8},
     },
     "int8-ws prefill": {
@@ -110,10 +112,7 @@ ALONE: dict[KernelName, dict[str, Any]] = {
         "exact sums": {"candidates": 2**20 + 1, "answers": "bf16 prefill"},
         "SM": {"site": site(89, 89)},
         **device_cases("int8-ws prefill"),
-        **{
-            f"{name} alignment": {name: 8, "answers": "bf16 prefill"}
-            for name in ("query", "key", "value", "key_scale", "value_scale")
-        },
+        **misaligned_cases(answers="bf16 prefill"),
         "out alignment": {"out": 2, "answers": "bf16 prefill"},
     },
     "int8-tc prefill": {
@@ -127,7 +126,7 @@ ALONE: dict[KernelName, dict[str, Any]] = {
         "exact sums": {"candidates": 2**20 + 1},
         "SM": {"site": site(75, 80), "answers": "decode_grouped"},
         **device_cases("int8-tc prefill"),
-        **{f"{name} alignment": {name: 8} for name in ("query", "key", "value", "key_scale", "value_scale")},
+        **misaligned_cases(),
         "out alignment": {"out": 4},
     },
     "bf16 prefill": {
