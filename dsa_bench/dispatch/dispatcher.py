@@ -137,12 +137,11 @@ class Dispatcher:
             enqueues = runtime.zero(call.out, pointer) if call.out.nbytes else []
             return PreparedCall(choice, enqueues, (call,))
         partials = None
-        if choice.shape.op == "decode":
-            needed = _needed_bytes(choice)
-            if needed:
-                partials = self._own_workspace(place, pointer, needed) if given is None else given
-                if partials.nbytes < needed:
-                    raise _too_small(partials.nbytes, choice)
+        needed = _needed_bytes(choice)
+        if needed:
+            partials = self._own_workspace(place, pointer, needed) if given is None else given
+            if partials.nbytes < needed:
+                raise _too_small(partials.nbytes, choice)
         enqueues = runtime.launches(choice.variant, choice.shape, call, partials, pointer)
         return PreparedCall(choice, enqueues, (call, partials))
 

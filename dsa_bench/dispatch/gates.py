@@ -225,9 +225,7 @@ _PREFILL_PATH = (
 
 _PREFILL_INT8 = _switch(lambda options: options.prefill_int8_tc, "ep.cuda.dsa_prefill_int8_tc")
 _DECODE_INT8 = _switch(lambda options: options.decode_int8_tc, "ep.cuda.dsa_decode_int8_tc")
-_DECODE_ROWS = GateRule(
-    "rows", f"1 to {DECODE_ROWS}", lambda c, _: c.rows, lambda c, _: 1 <= c.rows <= DECODE_ROWS
-)  # fmt: skip
+_DECODE_ROWS = GateRule("rows", f"1 to {DECODE_ROWS}", lambda c, _: c.rows, lambda c, _: 1 <= c.rows <= DECODE_ROWS)
 _READ_WIDE = tuple(_aligned(name, WIDE_BYTES) for name in ("query", "key", "value", "key_scale", "value_scale"))
 """Prefill's query as well, which the seed's list leaves out: ours is read 16 bytes at a time."""
 
@@ -243,7 +241,7 @@ GATES: dict[KernelName, tuple[GateRule, ...]] = {
             lambda c, _: c.preferred, lambda c, _: c.preferred == DIGITS,
         ),
         # Without clusters its splits meet in counters that other calls on one workspace would write over: SM 90 on.
-        _DECODE_ROWS, _SHARED_HEADS, _HEAD_SIZE, _SCALE, _LONGEST_LIST, 
+        _DECODE_ROWS, _SHARED_HEADS, _HEAD_SIZE, _SCALE, _LONGEST_LIST,
         *_device("int8-digits decode", _least_sm(CLUSTER_SM), CLUSTER_SM), *_READ_WIDE, _aligned("out", WIDE_BYTES),
     ),
     "int8-tc decode": (

@@ -108,7 +108,7 @@ def swept_cells(run: Run, op: str = "decode", *, together: bool = False) -> list
     for cell, _, visits in complete_rounds(run):
         if cell in checks:
             rounds.setdefault(cell, []).append(visits)
-    capability = run.header.device.get("compute_capability")
+    capability, device = run.header.device.get("compute_capability"), str(run.header.device.get("name"))
     cells: list[SweptCell] = []
     for cell in sorted(rounds, key=cell_order):
         by_kernel = _by_kernel(checks[cell])
@@ -120,7 +120,6 @@ def swept_cells(run: Run, op: str = "decode", *, together: bool = False) -> list
                 else automatic_among(shape, [*by_kernel], capability)
             )
             by_kernel = {kernel: {**by_kernel[kernel], **checks[cell]}}
-        device = str(run.header.device.get("name"))
         cells += [_swept_cell(kernel, of_kernel, rounds[cell], device) for kernel, of_kernel in by_kernel.items()]
     if not cells:
         raise NothingSwept(f"the run has no complete round of a split kernel in {op}; record one with `{op} --record`")

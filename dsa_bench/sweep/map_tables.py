@@ -124,7 +124,8 @@ def dense_tables(
     scored: Sequence[ScoredCell], lost: Sequence[AttentionShape], kernels: Sequence[KernelFacts], margin: float
 ) -> list[DenseTable]:
     """As decode_tables, of dense decode, whose maps are of one kernel."""
-    ((kernel,), content), first = (kernels, _Content(scored, lost, margin)), scored[0].cell
+    (kernel,) = kernels
+    content, first = _Content(scored, lost, margin), scored[0].cell
     shape, lengths = first.shape, {one.shape: one.cell.shape.sizes["length"] for one in scored}
     assert isinstance(shape, DenseShape)
     table = DenseTable(
