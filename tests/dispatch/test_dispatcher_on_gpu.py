@@ -124,6 +124,21 @@ def check(call: PreparedCall, inputs: SparseInputs, bits: np.ndarray) -> None:
     assert (np.abs(out[oracle.rows] - oracle.out) <= bound).all(), call.choice.kernel
 
 
+def captured(call: PreparedCall, cupy: Any, stream: Any) -> Any:
+    """A graph of one launch: the capture fails if anything in the launch allocates or waits."""
+    with stream:
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
+        call.launch()
+        return stream.end_capture()
+
+
+def replay(graph: Any, cupy: Any, stream: Any) -> None:
+    """Launch and wait, once what was written to its inputs on other streams has landed."""
+    cupy.cuda.runtime.deviceSynchronize()
+    graph.launch(stream)
+    stream.synchronize()
+
+
 def kernels_seen(cupy: Any, call: PreparedCall) -> list[str]:
     """The device kernels of one launch: by CUPTI, or where that cannot be used as the launches were built."""
     try:
@@ -216,15 +231,10 @@ def test_digits_by_a_map_in_every_geometry(
         stream.synchronize()
         eager = arrays["out"].get()
         check(call, inputs, eager)
-        with stream:
-            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
-            call.launch()
-            graph = stream.end_capture()
+        graph = captured(call, cupy, stream)
         arrays["out"].fill(POISON_BITS)
         arrays["selected"][:, 65:] = -1
-        cupy.cuda.runtime.deviceSynchronize()
-        graph.launch(stream)
-        stream.synchronize()
+        replay(graph, cupy, stream)
         shorter = replace(inputs, selected=arrays["selected"].get())
         check(call, shorter, arrays["out"].get())
     assert len(seen) == 5
@@ -248,7 +258,6 @@ def test_digits_of_a_misaligned_output_go_to_int8_tc(both: Dispatcher, cupy: Any
 
 @pytest.mark.parametrize("rows", [1, 8])
 def test_eager_and_captured_launches_agree(rows: int, on: Dispatcher, cupy: Any, stream: Any) -> None:
-    """A capture fails if anything in it allocates or waits."""
     inputs = inputs_of(rows)
     arrays = on_cupy(cupy, inputs)
     call = on.prepare(**arrays, scale=inputs.scale, stream=stream)
@@ -256,14 +265,9 @@ def test_eager_and_captured_launches_agree(rows: int, on: Dispatcher, cupy: Any,
     stream.synchronize()
     eager = arrays["out"].get()
     check(call, inputs, eager)
-    with stream:
-        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
-        call.launch()
-        graph = stream.end_capture()
+    graph = captured(call, cupy, stream)
     arrays["out"].fill(POISON_BITS)
-    cupy.cuda.runtime.deviceSynchronize()
-    graph.launch(stream)
-    stream.synchronize()
+    replay(graph, cupy, stream)
     assert np.array_equal(arrays["out"].get(), eager)
 
 
@@ -272,17 +276,12 @@ def test_a_graph_sees_new_lists_and_takes_the_same_launch(on: Dispatcher, cupy: 
     inputs = inputs_of(4)
     arrays = on_cupy(cupy, inputs)
     call = on.prepare(**arrays, scale=inputs.scale, stream=stream)
-    with stream:
-        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
-        call.launch()
-        graph = stream.end_capture()
+    graph = captured(call, cupy, stream)
     for keep in (2048, 65, 1, 0):
         inputs.selected[:, keep:] = -1
         arrays["selected"].set(inputs.selected)
         arrays["out"].fill(POISON_BITS)
-        cupy.cuda.runtime.deviceSynchronize()
-        graph.launch(stream)
-        stream.synchronize()
+        replay(graph, cupy, stream)
         check(call, inputs, arrays["out"].get())
 
 
@@ -477,10 +476,7 @@ def test_nothing_to_attend_to_is_zeros(on: Dispatcher, cupy: Any, stream: Any) -
     arrays["selected"] = cupy.zeros((4, 0), np.int32)
     call = on.prepare(**arrays, scale=inputs.scale, stream=stream)
     assert call.choice.kernel == "none"
-    with stream:
-        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
-        call.launch()
-        graph = stream.end_capture()
+    graph = captured(call, cupy, stream)
     graph.launch(stream)
     stream.synchronize()
     assert not arrays["out"].get().any()
