@@ -16,10 +16,14 @@ _ADVICE = {
     _UNSUPPORTED_PTX: "install a newer driver, or the dsa-bench extra of the driver's CUDA version",
 }
 
+_loaded: list[Any] = []
+"""Every module, for the life of the process. CUPTI knows a kernel by its handle, and the driver gives the handles of an
+unloaded module to the next: its kernels would be recorded under the names of kernels that are gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedModule:
-    """A module on a device. CuPy owns it: it lives as long as this object or one of its functions."""
+    """A module on a device, which stays there until the process ends."""
 
     compiled: CompiledModule
     module: Any
@@ -44,4 +48,5 @@ def load_module(compiled: CompiledModule) -> LoadedModule:
             f"{cuda_version(runtime.driverGetVersion())}, run time {cuda_version(runtime.runtimeGetVersion())}, "
             f"compiler {compiled.compiler}; {_ADVICE.get(status, 'see dsa-bench env')}"
         ) from error
+    _loaded.append(module)
     return LoadedModule(compiled, module)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Case F7: a driver that refuses the machine code, played by a fake CuPy; and a module loaded on a device."""
 
+import gc
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +50,13 @@ def test_loads_from_memory(module_class: type[Module]) -> None:
     loaded = load_module(COMPILED)
     assert loaded.module.cubin == b"cubin"
     assert loaded.function("merge").name == "merge"
+
+
+def test_a_module_outlives_its_users(module_class: type[Module]) -> None:
+    """A later module's kernels would get its handles, and in CUPTI's records its kernels' names."""
+    alive = weakref.ref(load_module(COMPILED).module)
+    gc.collect()
+    assert alive() is not None
 
 
 @pytest.mark.parametrize(
