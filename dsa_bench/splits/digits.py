@@ -13,6 +13,8 @@ FEW_HEADS, ALL_HEADS = 4, 12
 """Query heads of a KV head that a CTA takes: few where the row has CTAs to spare, as they gather the same rows."""
 CLUSTERS = (16, 8, 7, 6, 5, 4, 3, 2, 1)
 """Sizes of clusters that are launched, of those that the kernel merges (kernels/dsa/digits.cuh); the fastest first."""
+SMALLEST_CLUSTER = 2
+"""CTAs that it takes to send each other anything: beside a list that is not split there is one without tiles."""
 FEW_HEADS_CLUSTERS = (16, 8)
 """Those that are launched with few heads, where each part of a group gathers the row's candidates again."""
 NO_CLUSTERS: Mapping[int, int] = MappingProxyType({})
@@ -56,6 +58,11 @@ def digit_splits(
             if size <= tiles and rows * kv_heads * parts <= clusters.get(size, 0):
                 return DigitSplits(heads, size, parts)
     return DigitSplits(ALL_HEADS, 1, ceil_div(group, ALL_HEADS))
+
+
+def row_ctas(splits: int, *, clustered: bool) -> int:
+    """CTAs that take so many splits of a row and KV head, or of a part of its heads."""
+    return max(splits, SMALLEST_CLUSTER) if splits and clustered else splits
 
 
 def asked_digit_splits(

@@ -12,7 +12,7 @@ from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import DIGITS, RULED_KERNELS, SPLIT_KERNELS
 from dsa_bench.model.shape import Op, SparseShape, ceil_div
 from dsa_bench.model.sides import plain_kernel
-from dsa_bench.splits.digits import NO_CLUSTERS, asked_digit_splits, digit_splits
+from dsa_bench.splits.digits import NO_CLUSTERS, asked_digit_splits, digit_splits, row_ctas
 from dsa_bench.splits.registry import Rule
 from dsa_bench.splits.rules import capped_splits, grouped_splits, seed_wave
 
@@ -101,18 +101,19 @@ class CudaSparse:
             else digit_splits(*sizes, self.slots.sms, self.clusters)
         )
         asked = () if requested is None else (requested,)
-        ctas = shape.row_heads * parts * splits
+        ctas = shape.row_heads * parts * row_ctas(splits, clustered=bool(self.clusters))
         return VariantPlan(kernel, asked, SplitPlan(shape.tiles, splits), ctas, heads=heads)
 
     def _why_digits(self, plan: VariantPlan) -> str:
         splits = plan.split.splits
         if not self.clusters:
             return f"one CTA for each of {self.slots.sms} SMs"
-        if plan.ctas > splits * self.clusters.get(splits, 0):
+        size = row_ctas(splits, clustered=True)
+        if plan.ctas > size * self.clusters.get(size, 0):
             return "unsplit, because the device holds clusters of no size for all rows and KV heads at once"
         return (
-            f"clusters of {splits} with {plan.heads} query heads a CTA, the largest of which the device holds all "
-            f"{plan.ctas // splits} at once"
+            f"clusters of {size} with {plan.heads} query heads a CTA, the largest of which the device holds all "
+            f"{plan.ctas // size} at once"
         )
 
     def why(self, kernel: str, shape: SparseShape, requested: int | None) -> str:

@@ -11,7 +11,8 @@
 // Grid      (splits * parts, kv_heads, rows), parts = ceil(group / heads_per_cta). CTA (x, g, r) owns split x % splits
 //           and the query heads from g * group + x / splits * heads_each on, heads_each = ceil(group / parts). Split s
 //           has tiles_each tiles of 64 candidates, 1 more if s < tiles_more: those after the tiles of split s - 1.
-//           With clusters `splits` CTAs in x are one, 1 to 8, 10 or 16; without, splits <= 32.
+//           With clusters `splits` CTAs in x are one, 2 to 8, 10 or 16: a CTA alone has nobody to send to, and a split
+//           may be without tiles. Without, splits <= 32.
 // Block     384 threads, <kernel>_smem_bytes of dynamic shared memory.
 // Workspace decode_digits_portable alone; the others take null pointers. n = kv_heads * rows * parts:
 //           chunks [n, splits, 12, 256] floats, head_sums [n, splits, 12] pairs of floats, arrived [n], which are 0

@@ -78,7 +78,7 @@ constexpr float kWide = 1.2676506002282294e30f;  // 2^100
 // The score of no candidate. Finite, as a difference is multiplied by a unit that may be 0.
 constexpr float kNone = -3e38f;
 
-enum Barrier : int { kComputeBarrier = 1, kGatherBarrier, kHeadsBarrier };
+enum Barrier : int { kComputeBarrier = 1, kGatherBarrier, kHeadsBarrier, kReadyBarrier };
 
 struct Empty {};
 template <bool kCondition, typename T>
@@ -222,7 +222,7 @@ __device__ __forceinline__ void gather(const Task& task, S& smem, int (&entry)[k
   const unsigned ring = shared_address(smem.slot);
   const int key_target = kHalf * (chunk / 8) + 128 * first + 16 * (chunk % 8 ^ first);
   const int value_target = kHeadSize * first + 16 * (chunk ^ first);
-  __syncthreads();  // the mbarriers are initialised
+  named_sync<kReadyBarrier, kThreads>();  // the mbarriers are initialised
   if constexpr (kCluster) cluster_arrive();
   Turn turn;
 #pragma unroll 1
@@ -450,7 +450,7 @@ class Attention {
     *reinterpret_cast<float4*>(key_scale) = __ldg(scales);
     *reinterpret_cast<float4*>(key_scale + 4) = __ldg(scales + 1);
     const float value_scale = __ldg(task_.value_scale + tid_);
-    __syncthreads();  // the mbarriers are initialised
+    named_sync<kReadyBarrier, kThreads>();  // the mbarriers are initialised
     if constexpr (kCluster) cluster_arrive();
     // Warp w prepares heads w and w + 8; lane i their channels [8i, 8i + 8). Not unrolled: the code comes from memory.
 #pragma unroll 1

@@ -75,7 +75,9 @@ def test_a_plan_has_the_ctas_of_its_parts() -> None:
     geometry = CudaSparse(396, 3, H200)
     plan = geometry.plan("int8-digits", SparseShape(1), None)
     assert (plan.name, plan.heads, plan.ctas, plan.split.splits) == ("int8-digits", FEW_HEADS, 96, 16)
-    assert geometry.plan("int8-digits", SparseShape(1, 64, 64), None).split.splits == 1
+    alone = geometry.plan("int8-digits", SparseShape(1, 64, 64), None)
+    assert (alone.split.splits, alone.ctas) == (1, 4)  # two clusters of two: nobody sends to itself alone
+    assert CudaSparse(216, 2).plan("int8-digits", SparseShape(1, 64, 64), None).ctas == 2
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import UNION, WS
 from dsa_bench.model.shape import TILE, SparseShape, ceil_div
-from dsa_bench.splits.digits import CLUSTERS, FEW_HEADS
+from dsa_bench.splits.digits import CLUSTERS, FEW_HEADS, row_ctas
 from dsa_bench.splits.rules import MAX_SPLITS
 
 GRID_LIMIT_YZ = 65535
@@ -170,22 +170,23 @@ class SparseLauncher:
         """The one kernel of a call of `int8-digits`. VariantRefused if it does not take the shape, scale or splits."""
         kernel, splits = self.digits_kernel(variant), variant.split.splits
         constants = kernel.facts.constants
+        clustered = constants["max_cluster"] > 0
+        ctas = row_ctas(splits, clustered=clustered)
         self._refuse_beyond_tile(kernel, shape)
         self._refuse_beyond_bounds(kernel, shape, inputs.scale)
         grid_fits = max(shape.rows, shape.kv_heads) <= GRID_LIMIT_YZ
         self._refuse_unless(kernel, grid_fits, f"up to {GRID_LIMIT_YZ} rows and KV heads", shape)
-        takes = splits in CLUSTERS if constants["max_cluster"] else splits <= MAX_SPLITS
+        takes = splits in CLUSTERS if clustered else splits <= MAX_SPLITS
         self._refuse_unless(kernel, takes, f"other numbers of splits than {splits}", shape)
         parts = ceil_div(shape.group, constants["heads_per_cta"])
-        sizes = (shape.context, shape.candidates, shape.group, ceil_div(shape.group, parts), splits)
+        sizes = (shape.context, shape.candidates, shape.group, ceil_div(shape.group, parts), ctas)
         arguments = (
             *inputs.pointers, out, workspace.chunks, workspace.sums, workspace.arrived,
             *map(np.int32, (*sizes, shape.tiles // splits, shape.tiles % splits)), np.float32(inputs.scale),
             np.int32(paths.forced), paths.counts,
         )  # fmt: skip
-        cluster = splits if constants["max_cluster"] else 0
-        grid = (splits * parts, shape.kv_heads, shape.rows)
-        return [KernelLaunch(kernel, grid, arguments, self._stream, cluster=cluster)]
+        grid = (ctas * parts, shape.kv_heads, shape.rows)
+        return [KernelLaunch(kernel, grid, arguments, self._stream, cluster=ctas if clustered else 0)]
 
     def prefill_kernel(self, variant: VariantPlan) -> Kernel:
         """The device function of a prefill kernel that takes so many CTAs."""

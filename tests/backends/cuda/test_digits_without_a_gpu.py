@@ -86,7 +86,9 @@ def test_arguments_are_what_the_kernels_declare(root: Path, built: Any) -> None:
         (ALL_HEADS, True, "decode_digits", 6, (12, 2, 3), 7),
         (ALL_HEADS, True, "decode_digits", 4, (8, 2, 3), 7),
         (ALL_HEADS, True, "decode_digits_long", 3, (6, 2, 3), 7),
+        (ALL_HEADS, True, "decode_digits_long", 1, (4, 2, 3), 7),  # beside a CTA without tiles
         (ALL_HEADS, False, "decode_digits_portable", 6, (12, 2, 3), 7),
+        (ALL_HEADS, False, "decode_digits_portable", 1, (2, 2, 3), 7),
     ],
 )
 def test_grids_follow_the_contract(
@@ -94,8 +96,9 @@ def test_grids_follow_the_contract(
 ) -> None:
     """13 heads of a group, 16 tiles."""
     launch = built(SHAPE, heads, splits, clusters=clusters)
-    assert (launch.name, launch.grid, launch.cluster) == (name, grid, splits if clusters else 0)
-    assert launch.arguments[10:17] == [2000, 1000, 13, heads_each, splits, 16 // splits, 16 % splits]
+    ctas = grid[0] // ceil_div(13, heads if clusters else ALL_HEADS)
+    assert (launch.name, launch.grid, launch.cluster) == (name, grid, ctas if clusters else 0)
+    assert launch.arguments[10:17] == [2000, 1000, 13, heads_each, ctas, 16 // splits, 16 % splits]
 
 
 def test_only_a_kernel_without_clusters_has_a_workspace_and_its_counters_are_zero(built: Any) -> None:
