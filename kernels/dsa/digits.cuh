@@ -222,7 +222,8 @@ __device__ __forceinline__ void gather(const Task& task, S& smem, int (&entry)[k
   const unsigned ring = shared_address(smem.slot);
   const int key_target = kHalf * (chunk / 8) + 128 * first + 16 * (chunk % 8 ^ first);
   const int value_target = kHeadSize * first + 16 * (chunk ^ first);
-  named_sync<kReadyBarrier, kThreads>();  // the mbarriers are initialised
+  named_sync<kGatherBarrier, kGather>();  // the mbarriers are initialised
+  if (thread < 32) named_arrive<kReadyBarrier, kCompute + 32>();
   if constexpr (kCluster) cluster_arrive();
   Turn turn;
 #pragma unroll 1
@@ -450,7 +451,7 @@ class Attention {
     *reinterpret_cast<float4*>(key_scale) = __ldg(scales);
     *reinterpret_cast<float4*>(key_scale + 4) = __ldg(scales + 1);
     const float value_scale = __ldg(task_.value_scale + tid_);
-    named_sync<kReadyBarrier, kThreads>();  // the mbarriers are initialised
+    named_sync<kReadyBarrier, kCompute + 32>();  // the mbarriers are initialised
     if constexpr (kCluster) cluster_arrive();
     // Warp w prepares heads w and w + 8; lane i their channels [8i, 8i + 8). Not unrolled: the code comes from memory.
 #pragma unroll 1
