@@ -43,6 +43,7 @@ class VariantPlan:
     ctas       thread blocks (CPU backend: tasks) of the launch
     rules      names of the split rules that choose this launch, of those that were asked
     heads      query heads of a CTA, for a kernel that can take more or fewer of a group; else 0
+    clustered  whether the splits of a row are a cluster
     """
 
     kernel: str
@@ -51,6 +52,7 @@ class VariantPlan:
     ctas: int
     rules: tuple[str, ...] = ()
     heads: int = 0
+    clustered: bool = False
 
     @property
     def is_split(self) -> bool:

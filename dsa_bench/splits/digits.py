@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How `int8-digits` shares out a row: its splits merge inside the kernel, so they are the CTAs of a cluster."""
+"""How `int8-digits` shares out a row: its splits merge inside the kernel, so they must all run at the same time."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,15 +11,13 @@ from dsa_bench.splits.targets import smallest_target
 
 FEW_HEADS, ALL_HEADS = 4, 12
 """Query heads of a KV head that a CTA takes: few where the row has CTAs to spare, as they gather the same rows."""
-CLUSTERS = (16, 8, 7, 6, 5, 4, 3, 2, 1)
-"""Sizes of clusters that are launched, of those that the kernel merges (kernels/dsa/digits.cuh); the fastest first."""
-SMALLEST_CLUSTER = 2
-"""CTAs that it takes to send each other anything: beside a list that is not split there is one without tiles."""
-FEW_HEADS_CLUSTERS = (16, 8)
-"""Those that are launched with few heads, where each part of a group gathers the row's candidates again."""
+CLUSTERS = (16, 8, 7, 6, 5, 4, 3, 2)
+"""Sizes of clusters that are launched, of those that the kernel merges (kernels/dsa/digits.cuh)."""
+TILES_PER_RUN = 2
+"""Tiles that a CTA multiplies at a time."""
 NO_CLUSTERS: Mapping[int, int] = MappingProxyType({})
 PLANNED_CLUSTERS: Mapping[int, Mapping[int, int]] = MappingProxyType(
-    {132: MappingProxyType({16: 7, 8: 15, 7: 15, 6: 17, 5: 22, 4: 30, 3: 39, 2: 66, 1: 132})}
+    {132: MappingProxyType({16: 7, 8: 15, 7: 15, 6: 17, 5: 22, 4: 30, 3: 39, 2: 66})}
 )
 """For a device that is planned for, by its number of multiprocessors: clusters of each size that it holds at once.
 
@@ -28,74 +26,116 @@ Those of an H200, as its driver counts (results/nvidia-h200/kernel-choice).
 
 
 class DigitSplits(NamedTuple):
-    """heads  query heads of a CTA · splits  of each row and KV head · parts  CTAs that share a group's heads"""
+    """A launch.
+
+    heads      query heads of a CTA
+    splits     of each row and KV head
+    parts      CTAs that share a group's heads
+    clustered  whether the splits are a cluster; else they merge through global memory, from CTAs that all run at once
+    """
 
     heads: int
     splits: int
     parts: int
+    clustered: bool
+
+
+class Cost(NamedTuple):
+    """Time of a launch whose CTAs all run at once: `base_us`, and `run_us` for each run of 128 candidates of a split,
+    one and a half of them at least."""
+
+    base_us: float
+    run_us: float
+
+
+FEW_CLUSTERED, ALL_CLUSTERED, ALL_RESIDENT = Cost(2.7, 1.0), Cost(3.5, 1.4), Cost(4.6, 1.4)
+"""By heads of a CTA and how its splits merge. Source: one H200, warm, lines through launches of up to 8 runs a split,
+which they miss by up to 0.5 us; they are compared with each other alone (decision 0033)."""
+
+
+def predicted_us(launch: DigitSplits, tiles: int) -> float:
+    """What a launch takes that the device holds at once, by its line."""
+    few = FEW_CLUSTERED if launch.heads == FEW_HEADS else ALL_CLUSTERED
+    cost = few if launch.clustered else ALL_RESIDENT
+    return cost.base_us + cost.run_us * max(ceil_div(ceil_div(tiles, launch.splits), TILES_PER_RUN), 1.5)
 
 
 def digit_splits(
     tiles: int, rows: int, kv_heads: int, group: int, sms: int, clusters: Mapping[int, int] = NO_CLUSTERS
 ) -> DigitSplits:
-    """The largest cluster of which the device holds all that the call needs at once: few heads in clusters of 16 or 8,
-    and where it holds neither, all heads in one of any size.
+    """Of all launches that the device holds at once the one predicted to be the fastest, with the fewest splits.
 
-    tiles     [tiles/row]  ceil(candidates / TILE); a cluster has no more CTAs
+    tiles     [tiles/row]  ceil(candidates / TILE); no launch has more splits
     sms       [SMs]        of which each holds one CTA
-    clusters  size -> clusters of that size that the device holds at once; without clusters the last CTA of a row merges
+    clusters  size -> clusters of that size that the device holds at once
     Zero rows, heads or candidates give zero splits, no launch. Where nothing fits at once, the row is not split.
     Blind to: L2 state, the number of valid entries, what else runs. Ours, from the occupancy that the driver counts.
     """
     if min(tiles, rows, kv_heads, group, sms) <= 0:
-        return DigitSplits(ALL_HEADS, 0, 0)
-    if not clusters:
-        parts = ceil_div(group, ALL_HEADS)
-        return DigitSplits(ALL_HEADS, max(1, min(tiles, MAX_SPLITS, sms // (rows * kv_heads * parts))), parts)
-    for heads in (FEW_HEADS, ALL_HEADS):
-        parts = ceil_div(group, heads)
-        for size in FEW_HEADS_CLUSTERS if heads == FEW_HEADS else CLUSTERS:
-            if size <= tiles and rows * kv_heads * parts <= clusters.get(size, 0):
-                return DigitSplits(heads, size, parts)
-    return DigitSplits(ALL_HEADS, 1, ceil_div(group, ALL_HEADS))
-
-
-def row_ctas(splits: int, *, clustered: bool) -> int:
-    """CTAs that take so many splits of a row and KV head, or of a part of its heads."""
-    return max(splits, SMALLEST_CLUSTER) if splits and clustered else splits
+        return DigitSplits(ALL_HEADS, 0, 0, clustered=False)
+    most = min(tiles, MAX_SPLITS, _resident_splits(rows * kv_heads, group, sms))
+    held = (_held_at_once(splits, rows * kv_heads, group, sms, clusters) for splits in {most, *CLUSTERS})
+    launches = [launch for launch in held if launch is not None and launch.splits <= tiles]
+    return min(launches, key=lambda launch: (predicted_us(launch, tiles), launch.splits))
 
 
 def asked_digit_splits(
-    tiles: int, rows: int, kv_heads: int, group: int, target: int, clusters: Mapping[int, int] = NO_CLUSTERS
+    tiles: int, rows: int, kv_heads: int, group: int, target: int, sms: int, clusters: Mapping[int, int] = NO_CLUSTERS
 ) -> DigitSplits:
-    """What a target of tiles per split becomes: the largest cluster of up to ceil(tiles / target) CTAs of which the
-    device holds any; few heads where it holds all of these at once, else all heads, in as many waves as that takes.
+    """What a target of tiles per split becomes: asked_splits, held at once if they can be, else in clusters, in as many
+    waves as that takes, or without clusters as many as can be.
 
-    Arguments and no launch as in digit_splits. Without clusters ceil(tiles / target) splits, at most 32.
+    Arguments and no launch as in digit_splits.
     """
-    if min(tiles, rows, kv_heads, group) <= 0:
-        return DigitSplits(ALL_HEADS, 0, 0)
-    splits = asked_cluster(tiles, target, clusters)
-    fits = rows * kv_heads * ceil_div(group, FEW_HEADS) <= clusters.get(splits, 0)
-    heads = FEW_HEADS if fits and splits in FEW_HEADS_CLUSTERS else ALL_HEADS
-    return DigitSplits(heads, splits, ceil_div(group, heads))
+    if min(tiles, rows, kv_heads, group, sms) <= 0:
+        return DigitSplits(ALL_HEADS, 0, 0, clustered=False)
+    splits = asked_splits(tiles, target, clusters)
+    launch = _held_at_once(splits, rows * kv_heads, group, sms, clusters)
+    if launch is not None:
+        return launch
+    in_waves = _largest_cluster(splits, clusters)
+    if in_waves > 1:
+        return DigitSplits(ALL_HEADS, in_waves, ceil_div(group, ALL_HEADS), clustered=True)
+    fitting = _resident_splits(rows * kv_heads, group, sms)
+    return DigitSplits(ALL_HEADS, min(splits, fitting), ceil_div(group, ALL_HEADS), clustered=False)
 
 
-def asked_cluster(tiles: int, target: int, clusters: Mapping[int, int]) -> int:
-    """The splits alone of asked_digit_splits, which do not depend on the rows."""
+def asked_splits(tiles: int, target: int, clusters: Mapping[int, int]) -> int:
+    """Splits that a target asks for, whatever the rows: on a device with clusters MAX_SPLITS or the largest cluster of
+    up to ceil(tiles / target) CTAs of which it holds any, else ceil(tiles / target), at most MAX_SPLITS."""
     splits = capped_splits(tiles, target)
-    return (
-        max((size for size in CLUSTERS if size <= splits and clusters.get(size, 0)), default=1) if clusters else splits
-    )
+    return splits if splits == MAX_SPLITS or not clusters else _largest_cluster(splits, clusters)
 
 
 def smallest_digit_target(tiles: int, splits: int, clusters: Mapping[int, int]) -> int | None:
-    """The smallest tiles per split that becomes so many splits; None where none does."""
+    """The smallest tiles per split that asks for so many splits; None where none does."""
     for asked in range(min(MAX_SPLITS, tiles), 0, -1):  # a larger target asks for fewer
         target = smallest_target(tiles, asked)
-        if target is not None and asked_cluster(tiles, target, clusters) == splits:
+        if target is not None and asked_splits(tiles, target, clusters) == splits:
             return target
     return None
+
+
+def _held_at_once(splits: int, row_heads: int, group: int, sms: int, clusters: Mapping[int, int]) -> DigitSplits | None:
+    """The fastest launch of so many splits of which all CTAs run at the same time; None where there is none. Without
+    splits no CTA waits for another, so that any number of rows will do."""
+    for heads in (FEW_HEADS, ALL_HEADS):
+        parts = ceil_div(group, heads)
+        if splits > 1 and row_heads * parts <= clusters.get(splits, 0):
+            return DigitSplits(heads, splits, parts, clustered=True)
+    if splits <= _resident_splits(row_heads, group, sms):
+        return DigitSplits(ALL_HEADS, splits, ceil_div(group, ALL_HEADS), clustered=False)
+    return None
+
+
+def _resident_splits(row_heads: int, group: int, sms: int) -> int:
+    """Into how many splits rows may be cut that merge through global memory."""
+    return max(1, sms // (row_heads * ceil_div(group, ALL_HEADS)))
+
+
+def _largest_cluster(most: int, clusters: Mapping[int, int]) -> int:
+    """The largest cluster of up to so many CTAs of which the device holds any, or 1."""
+    return max((size for size in CLUSTERS if size <= most and clusters.get(size, 0)), default=1)
 
 
 def cluster_counts(recorded: Mapping[str, int] | None) -> Mapping[int, int]:

@@ -12,7 +12,7 @@ from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import DIGITS, RULED_KERNELS, SPLIT_KERNELS
 from dsa_bench.model.shape import Op, SparseShape, ceil_div
 from dsa_bench.model.sides import plain_kernel
-from dsa_bench.splits.digits import NO_CLUSTERS, asked_digit_splits, digit_splits, row_ctas
+from dsa_bench.splits.digits import NO_CLUSTERS, asked_digit_splits, digit_splits, predicted_us
 from dsa_bench.splits.registry import Rule
 from dsa_bench.splits.rules import capped_splits, grouped_splits, seed_wave
 
@@ -95,32 +95,31 @@ class CudaSparse:
 
     def _digits(self, kernel: str, shape: SparseShape, requested: int | None) -> VariantPlan:
         sizes = (shape.tiles, shape.rows, shape.kv_heads, shape.group)
-        heads, splits, parts = (
-            asked_digit_splits(*sizes, requested, self.clusters)
+        launch = (
+            asked_digit_splits(*sizes, requested, self.slots.sms, self.clusters)
             if requested
             else digit_splits(*sizes, self.slots.sms, self.clusters)
         )
         asked = () if requested is None else (requested,)
-        ctas = shape.row_heads * parts * row_ctas(splits, clustered=bool(self.clusters))
-        return VariantPlan(kernel, asked, SplitPlan(shape.tiles, splits), ctas, heads=heads)
+        ctas = shape.row_heads * launch.parts * launch.splits
+        plan = SplitPlan(shape.tiles, launch.splits)
+        return VariantPlan(kernel, asked, plan, ctas, heads=launch.heads, clustered=launch.clustered)
 
-    def _why_digits(self, plan: VariantPlan) -> str:
-        splits = plan.split.splits
-        if not self.clusters:
-            return f"one CTA for each of {self.slots.sms} SMs"
-        size = row_ctas(splits, clustered=True)
-        if plan.ctas > size * self.clusters.get(size, 0):
-            return "unsplit, because the device holds clusters of no size for all rows and KV heads at once"
+    def _why_digits(self, shape: SparseShape) -> str:
+        launch = digit_splits(shape.tiles, shape.rows, shape.kv_heads, shape.group, self.slots.sms, self.clusters)
+        if launch.splits == 1:
+            return "unsplit, because the device does not hold more CTAs at once or the list has one tile"
+        together = f"clusters of {launch.splits}" if launch.clustered else f"{launch.splits} splits, all CTAs resident,"
         return (
-            f"clusters of {size} with {plan.heads} query heads a CTA, the largest of which the device holds all "
-            f"{plan.ctas // size} at once"
+            f"{together} with {launch.heads} query heads a CTA, predicted {predicted_us(launch, shape.tiles):.1f} us, "
+            "less than other launches that the device holds at once"
         )
 
     def why(self, kernel: str, shape: SparseShape, requested: int | None) -> str:
         if shape.op == "prefill":
             return "one CTA per row and KV head, unsplit"
         if plain_kernel(kernel) == DIGITS:
-            return self._why_digits(self.plan(kernel, shape, AUTOMATIC))
+            return self._why_digits(shape)
         if requested is None:
             return "its own fixed rule"
         return _why_one_wave(shape, self.cta_slots, f"{self.cta_slots} CTA slots")

@@ -10,7 +10,7 @@ from dsa_bench.model.map_parts import Target
 from dsa_bench.model.request import DIGITS
 from dsa_bench.model.splits_map import AnyTable
 from dsa_bench.splits.dense import chunk_of, fixed
-from dsa_bench.splits.digits import asked_cluster, cluster_counts, smallest_digit_target
+from dsa_bench.splits.digits import asked_splits, cluster_counts, smallest_digit_target
 from dsa_bench.splits.rules import MAX_SPLITS, capped_splits
 from dsa_bench.splits.targets import smallest_target
 
@@ -35,7 +35,7 @@ def splits_of(shape: AttentionShape, target: Target, clusters: Mapping[int, int]
 
 
 def _decode_splits(kernel: str, tiles: int, value: int, clusters: Mapping[int, int], most: int) -> int:
-    return asked_cluster(tiles, value, clusters) if kernel == DIGITS else capped_splits(tiles, value, most)
+    return asked_splits(tiles, value, clusters) if kernel == DIGITS else capped_splits(tiles, value, most)
 
 
 def target_of(shape: AttentionShape, kernel: str, splits: int, clusters: Mapping[int, int]) -> Target | None:

@@ -153,7 +153,7 @@ def _cell_times(
         target = targets[check.variant]
         if check.variant in paired.times and check.kernel not in autos:
             own = automatic[check.kernel].variant
-            why = "has no times" if own not in paired.times else "is a cluster that no tiles per split asks for"
+            why = "has no times" if own not in paired.times else "is a launch that no tiles per split asks for"
             failed.append((check.variant, f"{own}, the automatic launch of its kernel, {why}"))
         elif check.variant in paired.times and target is not None:
             times[target] = paired.times[check.variant]

@@ -19,7 +19,10 @@
 //              |value_scale| <= 2^8 a candidate's p adds at most 2^-18 to the output.
 //           1  as on the path single of int8_tc.cuh.
 //           l sums the unrounded FP32 p. value_scale is applied last.
-// Merging   In the order of the splits, whoever does it: the bits do not depend on which CTA was first.
+// Merging   Each CTA of a row merges its share of the channels of a head, by its gather warps, which get m and l before
+//           P * V and the rest after: by clusters through each other's shared memory, or, where a row has more CTAs
+//           than a cluster holds or the device holds too few clusters, by global memory from CTAs that are all
+//           resident. In an order that depends on the splits alone, so the bits do not depend on which CTA was first.
 // Not finite  As int8_tc.cuh has it. Equal maxima differ by 0 even if their unit is NaN.
 // Needs     sm_80+; head size 256; 0 <= scale <= 1; candidates <= 2^20; query, key, value, both scales and out 16-byte
 //           aligned; FP32 denormals kept.
@@ -28,6 +31,7 @@
 #include <cuda_bf16.h>
 
 #include "common/barrier.cuh"
+#include "common/mailbox.cuh"
 #include "common/ptx.cuh"
 #include "common/softmax.cuh"
 #include "common/warp.cuh"
@@ -66,8 +70,9 @@ constexpr int kCompute = 32 * kComputeWarps;  // threads
 constexpr int kGather = 128;
 constexpr int kThreads = kCompute + kGather;
 constexpr int kMaxCluster = 16;
+constexpr int kMaxSplits = 32;              // without clusters
 constexpr int kChunks = 2 * kComputeWarps;  // of a CTA's result: half of the heads, 32 channels
-constexpr int kMaxReceived = 21;            // chunks of all CTAs that one CTA merges: clusters of 1 .. 8, 10 and 16
+constexpr int kMaxReceived = 21;            // chunks of all CTAs that one CTA merges: clusters of 2 .. 8, 10 and 16
 
 enum Path : int { kInteger, kWidePath, kPaths };
 constexpr int kAutomatic = -1;
@@ -78,7 +83,7 @@ constexpr float kWide = 1.2676506002282294e30f;  // 2^100
 // The score of no candidate. Finite, as a difference is multiplied by a unit that may be 0.
 constexpr float kNone = -3e38f;
 
-enum Barrier : int { kComputeBarrier = 1, kGatherBarrier, kHeadsBarrier, kReadyBarrier };
+enum Barrier : int { kComputeBarrier = 1, kGatherBarrier, kReadyBarrier };
 
 struct Empty {};
 template <bool kCondition, typename T>
@@ -116,12 +121,13 @@ struct alignas(1024) Smem {
   float value_scale[kHeadSize];
   alignas(16) float max_of_warp[4 * kHeads][kComputeWarps];
   alignas(16) float sum_of_lanes[4 * kHeads][kComputeWarps][8];  // l of each warp's candidates g and g + 8
-  float max[4 * kHeads], sum[4 * kHeads];                        // sum: of all CTAs
+  float max[4 * kHeads], sum[4 * kHeads];                        // sum: of all CTAs of a cluster
   float unit[4 * kHeads];                                        // log2 of a factor of p per unit of a score
   float rescale[4 * kHeads];  // path 1: square root of what a step's new maximum does to acc
-  bool wide, last;            // path 1; this CTA merges
+  bool wide;                  // path 1
   typename If<kCluster, Inbox<kHeads>>::type inbox;
   unsigned long long there[slots(kRuns)], free[slots(kRuns)];
+  unsigned long long sums_there;  // m and l of this CTA are published
 };
 
 // The part of the problem that one CTA sees, and where its result goes.
@@ -133,9 +139,8 @@ struct Task {
   const float* value_scale;    // [256]
   const int* selected;         // [count]: those of this CTA's split
   __nv_bfloat16* out;          // [heads, 256]
-  float* chunks;               // merge through global memory: [splits, kChunks, 2 * kHeads, 8, 4]
-  float2* head_sums;           // [splits, 4 * kHeads]
-  unsigned* arrived;           // 0, and 0 again when the row is merged
+  float4* pieces;              // mailboxes of the grid: [CTA that leaves][chunk][head of the half][g]
+  float2* sums;                // [CTA that takes][split that leaves][4 * kHeads]: m and l
   int context, heads, count, split, splits;
   float scale;
 };
@@ -150,7 +155,7 @@ __device__ __forceinline__ float2 head_sums(const S& smem, int head) {
 
 // Chunks that each CTA of a cluster merges, but that the last ones may have fewer.
 __device__ __forceinline__ int chunks_per_cta(int ctas) {  // without a division: it would be on the way to the digits
-  return ctas >= 16 ? 1 : ctas >= 8 ? 2 : ctas >= 6 ? 3 : ctas >= 4 ? 4 : ctas >= 3 ? 6 : ctas >= 2 ? 8 : 16;
+  return ctas >= 16 ? 1 : ctas >= 8 ? 2 : ctas >= 6 ? 3 : ctas >= 4 ? 4 : ctas >= 3 ? 6 : 8;
 }
 
 // Initialises the barriers of a CTA, by one thread.
@@ -161,6 +166,7 @@ __device__ __forceinline__ void initialise_barriers(const Task& task, S& smem) {
     mbarrier_init(shared_address(&smem.there[slot]), kGather);
     mbarrier_init(shared_address(&smem.free[slot]), kComputeWarps);
   }
+  mbarrier_init(shared_address(&smem.sums_there), 1);
   if constexpr (kCluster) {
     auto& inbox = smem.inbox;
     mbarrier_init(shared_address(&inbox.heads_there), 1);
@@ -263,7 +269,7 @@ __device__ __forceinline__ void send_heads(const Task& task, S& smem) {
   const int head = min(static_cast<int>(threadIdx.x - kCompute) / 8, 4 * kHeads - 1), first = threadIdx.x % 8;
   cluster_wait();  // the mbarriers of every CTA are initialised
   const unsigned mine = shared_address(&inbox.head[head][task.split]), there = shared_address(&inbox.heads_there);
-  named_sync<kHeadsBarrier, kThreads>();  // m and l of this CTA are there
+  mbarrier_wait(shared_address(&smem.sums_there), 0);
   const float2 m_l = head_sums(smem, head);
   if (threadIdx.x - kCompute < 32 * kHeads)
 #pragma unroll
@@ -365,53 +371,108 @@ __device__ __forceinline__ void merge_cluster(const Task& task, S& smem) {
   }
 }
 
-// The compute warps of the CTA that came last. Its own partial too comes from memory, so that the order is that of the
-// splits.
+// Of this CTA in the grid. The splits of a row follow each other.
+__device__ __forceinline__ unsigned cta_index() {
+  return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+}
+
+// A gather thread's part of a merge through mailboxes. A line is the pieces of a head in a chunk, 128 bytes of each
+// split. A team of 8 threads takes it over up to 8 splits that follow each other, and 1, 2 or 4 teams of a warp
+// together over all.
+template <int kHeads>
+struct Share {
+  static constexpr int kLines = kChunks * 2 * kHeads;
+  static constexpr int kSplits = 8;  // of a team
+  int part, parts;                   // which of a line's teams this is
+  int line, end, step;               // this team's first line, the end of this CTA's, and how far on the next one is
+  int wanted;                        // splits of this team, unless negative
+  float2* to;                        // m and l for the first of the CTAs that this thread tells
+  const float2* sums;                // m and l for this CTA, from the first of the splits that this thread asks
+  float4* pieces;                    // of line 0, from the first split of this team
+
+  __device__ __forceinline__ explicit Share(const Task& task) {
+    const int thread = threadIdx.x - kCompute, team = thread / 8, lane = thread % 8, splits = task.splits;
+    const int spread = splits > 2 * kSplits ? 2 : splits > kSplits ? 1 : 0, each = (kLines + splits - 1) / splits;
+    parts = 1 << spread;
+    part = team & parts - 1;
+    line = task.split * each + (team >> spread);
+    end = min((task.split + 1) * each, kLines);
+    step = kGather / 8 >> spread;
+    wanted = min(splits - kSplits * part, kSplits);
+    const unsigned cta = cta_index(), first = cta - task.split;
+    to = task.sums + (((first + lane) * splits + task.split) * (4 * kHeads) + team);
+    sums = task.sums + (cta * splits + lane) * (4 * kHeads);
+    pieces = task.pieces + ((first + kSplits * part) * (8 * kLines) + lane);
+  }
+};
+
+// The gather warps: this CTA's share of the lines.
 template <Path kPath, int kHeads, typename S>
-__device__ __forceinline__ void merge_global(const Task& task, S& smem) {
-  constexpr int kPieces = kChunks * 16 * kHeads / kCompute;  // of a split, for each thread
-  constexpr int kAhead = 3;                                  // splits in flight
-  const int thread = threadIdx.x, lane = threadIdx.x % 32;
-  float* weights = reinterpret_cast<float*>(smem.slot);  // [4 * kHeads][32]
-  const float4* chunks = reinterpret_cast<const float4*>(task.chunks) + thread;
-  float4 part[kAhead][kPieces];
-  const auto load = [&](int ahead, int split) {
+__device__ __forceinline__ void merge_share(const Task& task, S& smem, const Share<kHeads>& share) {
+  constexpr int kPer = kMaxSplits / 8, kSplits = Share<kHeads>::kSplits, kStride = 8 * Share<kHeads>::kLines;
+  const int lane = threadIdx.x % 8;
+  const float empty = __uint_as_float(kEmpty);
+#pragma unroll 1
+  for (int line = share.line; __any_sync(0xffffffffu, line < share.end); line += share.step) {
+    const bool mine = line < share.end;
+    const int chunk = line / (2 * kHeads), piece = line % (2 * kHeads) * 8 + lane, head = head_of<kHeads>(chunk, piece);
+    float2 m_l[kPer];
+    float4 x[kSplits];
+    float weight[kPer];
 #pragma unroll
-    for (int n = 0; n < kPieces; ++n)
-      part[ahead][n] =
-          split < task.splits ? __ldcg(chunks + (split * kPieces + n) * kCompute) : make_float4(0.f, 0.f, 0.f, 0.f);
-  };
+    for (int n = 0; n < kPer; ++n)
+      m_l[n] = mine && lane + 8 * n < task.splits ? make_float2(empty, empty) : make_float2(kNone, 0.f);
+    float4* pieces = share.pieces + 8 * line;
+    const int wanted = mine ? share.wanted : 0;
 #pragma unroll
-  for (int ahead = 0; ahead < kAhead; ++ahead) load(ahead, ahead);
-  for (int head = thread / 32; head < 4 * kHeads; head += kComputeWarps) {
-    float2 m_l[1] = {lane < task.splits ? __ldcg(task.head_sums + lane * 4 * kHeads + head) : make_float2(kNone, 0.f)};
-    float weight[1];
-    const float l = weigh<kPath, 31>(m_l, smem.unit[head], weight);
-    weights[32 * head + lane] = weight[0];
-    if (lane == 0) smem.sum[head] = l;
-  }
-  named_sync<kComputeBarrier, kCompute>();  // the weights are published
-  const auto head_of_piece = [&](int n) {
-    const int i = thread + kCompute * n;
-    return head_of<kHeads>(i / (16 * kHeads), i % (16 * kHeads));
-  };
-  float4 sum[kPieces] = {};
-  for (int first = 0; first < task.splits; first += kAhead) {
+    for (int n = 0; n < kSplits; ++n)
+      x[n] = n < wanted ? make_float4(empty, empty, empty, empty) : make_float4(0.f, 0.f, 0.f, 0.f);
+    bool missing;
+    do {  // pieces that are there already come with m and l
+      missing = look(m_l, share.sums + head, 8 * 4 * kHeads);
+      look(x, pieces, kStride);
+    } while (missing);
+    const float l = weigh<kPath, 7>(m_l, smem.unit[head], weight);
+    float of_part = weight[0];
 #pragma unroll
-    for (int ahead = 0; ahead < kAhead; ++ahead) {
-      const int split = first + ahead;
+    for (int n = 1; n < kPer; ++n) of_part = share.part == n ? weight[n] : of_part;
+    while (look(x, pieces, kStride)) continue;
+    float4 sum = {};
 #pragma unroll
-      for (int n = 0; n < kPieces; ++n)
-        add<kPath>(sum[n], split < task.splits ? weights[32 * head_of_piece(n) + split] : 0.f, part[ahead][n]);
+    for (int n = 0; n < kSplits; ++n) add<kPath>(sum, __shfl_sync(0xffffffffu, of_part, n, 8), x[n]);
+    for (int lanes = 8; lanes < 8 * share.parts; lanes *= 2) {
+      sum.x += __shfl_xor_sync(0xffffffffu, sum.x, lanes);
+      sum.y += __shfl_xor_sync(0xffffffffu, sum.y, lanes);
+      sum.z += __shfl_xor_sync(0xffffffffu, sum.z, lanes);
+      sum.w += __shfl_xor_sync(0xffffffffu, sum.w, lanes);
     }
+    if (mine && share.part == 0) store<kPath, kHeads>(task, smem, chunk, piece, sum, l);
 #pragma unroll
-    for (int ahead = 0; ahead < kAhead; ++ahead) load(ahead, first + kAhead + ahead);
+    for (int n = 0; n < kSplits; ++n)
+      if (n < wanted) leave(pieces + n * kStride, make_float4(empty, empty, empty, empty));
   }
+  named_sync<kGatherBarrier, kGather>();  // all teams have seen m and l
+  float4* sums = reinterpret_cast<float4*>(task.sums + cta_index() * task.splits * (4 * kHeads));
+#pragma unroll 1
+  for (int i = threadIdx.x - kCompute; i < task.splits * 2 * kHeads; i += kGather)
+    leave(sums + i, make_float4(empty, empty, empty, empty));
+}
+
+// The gather warps without a cluster, once all is copied.
+template <int kHeads, typename S>
+__device__ __forceinline__ void exchange(const Task& task, S& smem) {
+  const int thread = threadIdx.x - kCompute, head = min(thread / 8, 4 * kHeads - 1);
+  const Share<kHeads> share(task);
+  mbarrier_wait(shared_address(&smem.sums_there), 0);
+  const float2 m_l = head_sums(smem, head);
 #pragma unroll
-  for (int n = 0; n < kPieces; ++n) {
-    const int i = thread + kCompute * n;
-    store<kPath, kHeads>(task, smem, i / (16 * kHeads), i % (16 * kHeads), sum[n], smem.sum[head_of_piece(n)]);
-  }
+  for (int n = 0; n < kMaxSplits / 8; ++n)
+    if (thread < 32 * kHeads && thread % 8 + 8 * n < task.splits)
+      leave(share.to + n * 8 * task.splits * (4 * kHeads), m_l);
+  if (smem.wide)
+    merge_share<kWidePath, kHeads>(task, smem, share);
+  else
+    merge_share<kInteger, kHeads>(task, smem, share);
 }
 
 // The compute warps of one CTA at work.
@@ -533,9 +594,7 @@ class Attention {
         probabilities<kRuns>(runs, x, valid);
       if (last) publish_sums();
       named_sync<kComputeBarrier, kCompute>();  // P is published, and m and l after the last step
-      if constexpr (kCluster) {
-        if (last) named_arrive<kHeadsBarrier, kThreads>();
-      }
+      if (last && tid_ == 0) mbarrier_arrive(shared_address(&smem_.sums_there));
       if constexpr (kPath == kWidePath)
         wide_weighted_values(runs, wide_acc);
       else
@@ -544,14 +603,14 @@ class Attention {
     }
     if (task_.count <= 0) {  // a split without tiles
       publish_sums();
-      if constexpr (kCluster) named_arrive<kHeadsBarrier, kThreads>();
+      named_sync<kComputeBarrier, kCompute>();
+      if (tid_ == 0) mbarrier_arrive(shared_address(&smem_.sums_there));
     }
     if constexpr (kCluster) cluster_wait();  // the mbarriers of every CTA are initialised
     if constexpr (kPath == kWidePath)
       send_wide(wide_acc);
     else
       send();
-    if constexpr (!kCluster) merge_last<kPath>();
   }
 
   // A step in three parts, each with its number of runs as a constant, which is at most kCount.
@@ -654,6 +713,8 @@ class Attention {
     if constexpr (kCount > 1) {
       if (runs < kCount) return probabilities<kCount - 1>(runs, x, valid);
     }
+    int lane = lane_;
+    asm volatile("" : "+r"(lane));  // so that no address is kept over the steps: there are not enough registers
 #pragma unroll
     for (int j = 0; j < kHeads; ++j) {
       const float m = raised_max(j);
@@ -678,9 +739,9 @@ class Attention {
         // Candidates g and g + 8 side by side.
 #pragma unroll
         for (int d = 0; d < kDigits; ++d) {  // the most significant first
-          const int column = 8 * (2 * j + d / 2) + 2 * (lane_ % 4) + d % 2;
+          const int column = 8 * (2 * j + d / 2) + 2 * (lane % 4) + d % 2;
           *reinterpret_cast<unsigned short*>(
-              &smem_.probability[run][column][16 * (warp_ ^ column % 8) + 2 * (lane_ / 4)]) =
+              &smem_.probability[run][column][16 * (warp_ ^ column % 8) + 2 * (lane / 4)]) =
               static_cast<unsigned short>(__byte_perm(p[0], p[1], 3 - d | (7 - d) << 4));
         }
       }
@@ -856,9 +917,7 @@ class Attention {
             cluster_address(shared_address(&inbox.chunks_there), to)};
   }
 
-  __device__ __forceinline__ float* partial(int chunk) const {
-    return task_.chunks + (task_.split * kChunks + chunk) * (64 * kHeads);
-  }
+  __device__ __forceinline__ float4* own_pieces() const { return task_.pieces + cta_index() * (64 * 4 * kHeads); }
 
   __device__ __forceinline__ void send() {
     const int t = lane_ % 4;
@@ -869,7 +928,7 @@ class Attention {
       if constexpr (kCluster)
         cluster_store(own_chunk_.target + at * static_cast<int>(sizeof(float)), own_chunk_.barrier, x);
       else
-        *reinterpret_cast<float4*>(partial(2 * warp_ + t / 2) + at) = x;
+        leave(own_pieces() + (2 * warp_ + t / 2) * (16 * kHeads) + at / 4, x);
     }
   }
 
@@ -882,23 +941,9 @@ class Attention {
         const Target of_chunk = inbox_of(chunk);
         cluster_store(of_chunk.target + at * static_cast<int>(sizeof(float)), of_chunk.barrier, acc[head]);
       } else {
-        partial(chunk)[at] = acc[head];
+        leave(reinterpret_cast<float*>(own_pieces()) + chunk * (64 * kHeads) + at, acc[head]);
       }
     }
-  }
-
-  // Without clusters: by whoever comes last.
-  template <Path kPath>
-  __device__ __forceinline__ void merge_last() {
-    named_sync<kComputeBarrier, kCompute>();  // m and l are published
-    if (tid_ < 32 * kHeads) {
-      const float2 m_l = head_sums(smem_, tid_ / 8);
-      if (tid_ % 8 == 0) task_.head_sums[task_.split * 4 * kHeads + tid_ / 8] = m_l;
-    }
-    named_sync<kComputeBarrier, kCompute>();  // the CTA's partial is written
-    if (tid_ == 0) smem_.last = increment_and_wrap(task_.arrived, task_.splits - 1) == task_.splits - 1;
-    named_sync<kComputeBarrier, kCompute>();  // everyone knows, and sees what the other CTAs wrote
-    if (smem_.last) merge_global<kPath, kHeads>(task_, smem_);
   }
 
   const Task& task_;
@@ -927,8 +972,7 @@ __device__ __forceinline__ void attend(const Task& task, int (&entry)[kRuns], in
       else
         merge_cluster<kInteger, kHeads>(task, smem);
     } else {
-      cp_async_commit();  // no thread leaves before its copies have landed
-      cp_async_wait<0>();
+      exchange<kHeads>(task, smem);
     }
     return;
   }

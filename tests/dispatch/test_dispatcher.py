@@ -564,10 +564,11 @@ def test_a_prepared_call_costs_its_raw_launches(monkeypatch: pytest.MonkeyPatch,
 
         def launches(self, variant: Any, shape: Any, call: Any, workspace: Any, stream: int) -> list[Any]:
             from dsa_bench.backends.cuda.runtime import Foreign, Pointer, sparse_launches
+            from dsa_bench.backends.cuda.sparse import Mailboxes
 
             launcher = SparseLauncher(kernels, Pointer(stream), programmatic=True, sms=132)
             assert Foreign.of(call.query).data.ptr == call.query.address
-            self.raw = sparse_launches(launcher, variant, shape, call, workspace)
+            self.raw = sparse_launches(launcher, variant, shape, call, workspace, Mailboxes())
             return [one.enqueue for one in self.raw]
 
         def allocate(self, nbytes: int) -> Any:

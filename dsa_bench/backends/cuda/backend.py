@@ -19,10 +19,12 @@ from dsa_bench.backends.cuda.memory import Device, allocate, download_bf16, free
 from dsa_bench.backends.cuda.sparse import (
     AUTOMATIC_PATHS,
     DeviceInputs,
-    DigitsWorkspace,
+    Mailboxes,
     Paths,
     SparseLauncher,
     Workspace,
+    empty_mailboxes,
+    mailbox_bytes,
 )
 from dsa_bench.jit.load import load_module
 from dsa_bench.jit.modules import compile_each, module_hash
@@ -61,7 +63,7 @@ DEVICE_KERNELS: dict[Op, dict[str, tuple[str, ...]]] = {
     "decode": {
         "previous": ("decode_grouped", "merge_partials"),
         "int8-tc": ("decode_int8_tc", "merge_partials"),
-        DIGITS: ("decode_digits_portable",),  # or one of its four with clusters
+        DIGITS: ("decode_digits_resident",),  # or one of its four with clusters
         **CEILING_KERNELS,
     },
     "prefill": {
@@ -185,8 +187,10 @@ class CudaBackend:
         if self.op == "prefill":
             return [build.prefill(variant, shape, copy, out, paths) for copy in copies]
         if variant.kernel == DIGITS:
-            between = DigitsWorkspace.allocate(variant, build.digits_kernel(variant), shape)
-            return [build.digits(variant, shape, copy, between, out, paths) for copy in copies]
+            mailboxes = Mailboxes()
+            if needed := mailbox_bytes(variant, shape):
+                mailboxes = Mailboxes.of(empty_mailboxes(needed), variant, shape)
+            return [build.digits(variant, shape, copy, mailboxes, out, paths) for copy in copies]
         workspace = Workspace.allocate(shape, variant.split)
         return [build.launches(variant, shape, copy, workspace, out, paths) for copy in copies]
 

@@ -91,7 +91,7 @@ class Kernel:
 class KernelLaunch:
     """A kernel with its grid and arguments on one stream. With `dependent`, it may start before the kernel ahead of it
     ends (programmatic dependent launch); it must then wait for that kernel itself. With `cluster`, so many CTAs that
-    follow each other in x are one.
+    follow each other in x are one. With `cooperative`, all CTAs run at the same time, or the driver refuses the launch.
 
     name, ctas, threads  the kernel's name, its thread blocks, and the threads of one
     """
@@ -105,6 +105,7 @@ class KernelLaunch:
         *,
         dependent: bool = False,
         cluster: int = 0,
+        cooperative: bool = False,
     ) -> None:
         driver = load("cuda.bindings.driver")
         self._kernel = kernel
@@ -127,6 +128,11 @@ class KernelLaunch:
             attributes.append(attribute)
         if cluster:
             attributes.append(cluster_attribute(driver, cluster))
+        if cooperative:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attribute.value.cooperative = 1
+            attributes.append(attribute)
         self._config.attrs = attributes
         self._config.numAttrs = len(attributes)
         self._launch = driver.cuLaunchKernelEx

@@ -10,8 +10,15 @@ import numpy as np
 from dsa_bench.backends.base import Enqueue
 from dsa_bench.backends.cuda.backend import CudaBackend
 from dsa_bench.backends.cuda.launch import KernelLaunch
-from dsa_bench.backends.cuda.memory import allocate
-from dsa_bench.backends.cuda.sparse import DeviceInputs, DigitsWorkspace, SparseLauncher, Workspace
+from dsa_bench.backends.cuda.memory import Device, allocate
+from dsa_bench.backends.cuda.sparse import (
+    DeviceInputs,
+    Mailboxes,
+    SparseLauncher,
+    Workspace,
+    empty_mailboxes,
+    mailbox_bytes,
+)
 from dsa_bench.jit.optional import load
 from dsa_bench.model.call import LaunchSite, SparseCall, TensorView
 from dsa_bench.model.errors import VariantRefused
@@ -49,6 +56,7 @@ class CudaRuntime:
             "decode": decode,
             "prefill": CudaBackend("prefill", stream=decode.stream),
         }
+        self._mailboxes: dict[int, Device] = {}
         self.device = decode.device
         self.geometry = decode.geometry
 
@@ -72,7 +80,18 @@ class CudaRuntime:
         self, variant: VariantPlan, shape: SparseShape, call: SparseCall, workspace: TensorView | None, stream: int
     ) -> list[Enqueue]:
         launcher = self._backends[shape.op].launcher(Pointer(stream))
-        return [launch.enqueue for launch in sparse_launches(launcher, variant, shape, call, workspace)]
+        mailboxes = self._mailboxes_of(variant, shape, stream)
+        return [launch.enqueue for launch in sparse_launches(launcher, variant, shape, call, workspace, mailboxes)]
+
+    def _mailboxes_of(self, variant: VariantPlan, shape: SparseShape, stream: int) -> Mailboxes:
+        """Of the stream, grown if they are too few; calls that were prepared before keep those they have. Not in a
+        caller's workspace, which other kernels write to between two launches."""
+        needed = mailbox_bytes(variant, shape) if variant.kernel == DIGITS else 0
+        if not needed:
+            return Mailboxes()
+        if stream not in self._mailboxes or self._mailboxes[stream].nbytes < needed:
+            self._mailboxes[stream] = empty_mailboxes(needed)
+        return Mailboxes.of(self._mailboxes[stream], variant, shape)
 
     def zero(self, out: TensorView, stream: int) -> list[Enqueue]:
         driver = load("cuda.bindings.driver")
@@ -85,12 +104,18 @@ class CudaRuntime:
         return [clear]
 
     def close(self) -> None:
+        self._mailboxes.clear()
         for backend in self._backends.values():
             backend.close()
 
 
 def sparse_launches(
-    launcher: SparseLauncher, variant: VariantPlan, shape: SparseShape, call: SparseCall, workspace: TensorView | None
+    launcher: SparseLauncher,
+    variant: VariantPlan,
+    shape: SparseShape,
+    call: SparseCall,
+    workspace: TensorView | None,
+    mailboxes: Mailboxes,
 ) -> list[KernelLaunch]:
     """The launches of one call over a caller's memory."""
     inputs = DeviceInputs(
@@ -106,7 +131,7 @@ def sparse_launches(
     if shape.op == "prefill":
         return launcher.prefill(variant, shape, inputs, out)
     if variant.kernel == DIGITS:
-        return launcher.digits(variant, shape, inputs, DigitsWorkspace(), out)
+        return launcher.digits(variant, shape, inputs, mailboxes, out)
     assert workspace is not None  # the others leave partials
     return launcher.launches(variant, shape, inputs, _partials(workspace, shape, variant.split), out)
 

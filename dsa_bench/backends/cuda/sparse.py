@@ -17,7 +17,7 @@ from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import UNION, WS
 from dsa_bench.model.shape import TILE, SparseShape, ceil_div
-from dsa_bench.splits.digits import CLUSTERS, FEW_HEADS, row_ctas
+from dsa_bench.splits.digits import CLUSTERS, FEW_HEADS
 from dsa_bench.splits.rules import MAX_SPLITS
 
 GRID_LIMIT_YZ = 65535
@@ -28,6 +28,7 @@ MAX_CANDIDATES = 2**20
 WS_FEW_CTAS_PER_SM = 2
 """CTAs per multiprocessor up to which `int8-ws` is launched with more stages (kernels/dsa/prefill_int8_ws.cu)."""
 NULL = np.uint64(0)
+FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,30 +80,35 @@ class Workspace:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DigitsWorkspace:
-    """What the CTAs of `int8-digits` leave each other where there are no clusters, of one stream's launches at a time.
+class Mailboxes:
+    """Where the CTAs of `int8-digits` that are no cluster leave each other their partials.
 
-    chunks   FP32: un-normalised results of every split
-    sums     FP32: its m and l
-    arrived  uint32: CTAs that are done with each row, 0 between launches
+    pieces  un-normalised results of every split      sums  m and l of every split, for each CTA that merges
     """
 
-    chunks: Any = NULL
+    pieces: Any = NULL
     sums: Any = NULL
-    arrived: Any = NULL
 
     @classmethod
-    def allocate(cls, variant: VariantPlan, kernel: Kernel, shape: SparseShape) -> "DigitsWorkspace":
-        """For one geometry; null pointers if the kernel merges in clusters."""
-        if kernel.facts.constants["max_cluster"]:
-            return cls()
-        heads = kernel.facts.constants["heads_per_cta"]
-        merged = variant.ctas // variant.split.splits
-        return cls(
-            allocate((variant.ctas, heads, shape.head_size), np.float32),
-            allocate((variant.ctas, heads, 2), np.float32),
-            upload(np.zeros(merged, np.uint32)),
-        )
+    def of(cls, memory: Device, variant: VariantPlan, shape: SparseShape) -> "Mailboxes":
+        """The mailboxes of a launch in memory for at least these, which holds those of other launches as well."""
+        return cls(memory, memory[_piece_bytes(variant, shape) // memory.itemsize :])
+
+
+def empty_mailboxes(nbytes: int) -> Device:
+    """Memory for mailboxes of one stream's launches: all bits are set, and are again after each launch of any size."""
+    return upload(np.full(nbytes // 4, 0xFFFFFFFF, np.uint32))
+
+
+def mailbox_bytes(variant: VariantPlan, shape: SparseShape) -> int:
+    """Memory for the mailboxes of a launch of `int8-digits`; 0 if its CTAs are clusters."""
+    if variant.clustered:
+        return 0
+    return _piece_bytes(variant, shape) + variant.ctas * variant.heads * variant.split.splits * 2 * FLOAT_BYTES
+
+
+def _piece_bytes(variant: VariantPlan, shape: SparseShape) -> int:
+    return variant.ctas * variant.heads * shape.head_size * FLOAT_BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,9 +158,9 @@ class SparseLauncher:
     def digits_kernel(self, variant: VariantPlan) -> Kernel:
         """The device function of `int8-digits` for a geometry: of those in clusters, the one with the shortest step
         that holds a split, or with the longest."""
+        if not variant.clustered:
+            return self._kernels["decode_digits_resident"]
         clustered = "decode_digits_few" if variant.heads == FEW_HEADS else "decode_digits"
-        if clustered not in self._kernels:
-            return self._kernels["decode_digits_portable"]
         short, long = self._kernels[clustered], self._kernels[f"{clustered}_long"]
         return short if variant.split.tiles_per_split * TILE <= short.facts.constants["step"] else long
 
@@ -163,30 +169,30 @@ class SparseLauncher:
         variant: VariantPlan,
         shape: SparseShape,
         inputs: DeviceInputs,
-        workspace: DigitsWorkspace,
+        mailboxes: Mailboxes,
         out: Device,
         paths: Paths = AUTOMATIC_PATHS,
     ) -> list[KernelLaunch]:
-        """The one kernel of a call of `int8-digits`. VariantRefused if it does not take the shape, scale or splits."""
+        """The one kernel of a call of `int8-digits`. VariantRefused if it does not take the shape, scale or splits, or
+        if the device does not hold all CTAs of a launch that needs it."""
         kernel, splits = self.digits_kernel(variant), variant.split.splits
         constants = kernel.facts.constants
-        clustered = constants["max_cluster"] > 0
-        ctas = row_ctas(splits, clustered=clustered)
         self._refuse_beyond_tile(kernel, shape)
         self._refuse_beyond_bounds(kernel, shape, inputs.scale)
         grid_fits = max(shape.rows, shape.kv_heads) <= GRID_LIMIT_YZ
         self._refuse_unless(kernel, grid_fits, f"up to {GRID_LIMIT_YZ} rows and KV heads", shape)
-        takes = splits in CLUSTERS if clustered else splits <= MAX_SPLITS
+        takes = splits in CLUSTERS if variant.clustered else splits <= MAX_SPLITS
         self._refuse_unless(kernel, takes, f"other numbers of splits than {splits}", shape)
         parts = ceil_div(shape.group, constants["heads_per_cta"])
-        sizes = (shape.context, shape.candidates, shape.group, ceil_div(shape.group, parts), ctas)
+        sizes = (shape.context, shape.candidates, shape.group, ceil_div(shape.group, parts), splits)
         arguments = (
-            *inputs.pointers, out, workspace.chunks, workspace.sums, workspace.arrived,
+            *inputs.pointers, out, mailboxes.pieces, mailboxes.sums,
             *map(np.int32, (*sizes, shape.tiles // splits, shape.tiles % splits)), np.float32(inputs.scale),
             np.int32(paths.forced), paths.counts,
         )  # fmt: skip
-        grid = (ctas * parts, shape.kv_heads, shape.rows)
-        return [KernelLaunch(kernel, grid, arguments, self._stream, cluster=ctas if clustered else 0)]
+        grid = (splits * parts, shape.kv_heads, shape.rows)
+        cluster, cooperative = (splits, False) if variant.clustered else (0, splits > 1)
+        return [KernelLaunch(kernel, grid, arguments, self._stream, cluster=cluster, cooperative=cooperative)]
 
     def prefill_kernel(self, variant: VariantPlan) -> Kernel:
         """The device function of a prefill kernel that takes so many CTAs."""

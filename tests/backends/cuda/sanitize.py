@@ -125,12 +125,12 @@ def launch_prefill(backend: CudaBackend, kernels: Sequence[str]) -> int:
 
 
 def digit_plans(backend: CudaBackend, shape: SparseShape) -> list[VariantPlan]:
-    """Geometries of `int8-digits`: its own, and the device's others with few and all heads in a CTA."""
-    sizes = (16, 8, 6, 1) if backend.clusters else (1, 3, 8)
+    """Geometries of `int8-digits`: its own, others in clusters with few and all heads, and others without."""
     plans = [backend.geometry.plan(DIGITS, shape, None)]
-    for heads, splits in itertools.product((FEW_HEADS, ALL_HEADS) if backend.clusters else (ALL_HEADS,), sizes):
+    clustered = itertools.product((FEW_HEADS, ALL_HEADS), (16, 8, 6), (True,)) if backend.clusters else ()
+    for heads, splits, cluster in (*clustered, *((ALL_HEADS, splits, False) for splits in (1, 3, 9, 17))):
         ctas = shape.row_heads * ceil_div(shape.group, heads) * splits
-        plans.append(VariantPlan(DIGITS, (), SplitPlan(shape.tiles, splits), ctas, heads=heads))
+        plans.append(VariantPlan(DIGITS, (), SplitPlan(shape.tiles, splits), ctas, heads=heads, clustered=cluster))
     return plans
 
 

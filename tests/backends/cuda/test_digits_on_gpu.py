@@ -9,7 +9,7 @@ import pytest
 
 from dsa_bench.backends.cuda.launch import KernelLaunch
 from dsa_bench.backends.cuda.memory import allocate, download_bf16, upload
-from dsa_bench.backends.cuda.sparse import DeviceInputs, DigitsWorkspace, Paths
+from dsa_bench.backends.cuda.sparse import DeviceInputs, Mailboxes, Paths, empty_mailboxes
 from dsa_bench.bench.check import compare, run_poisoned
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.jit.optional import load
@@ -24,18 +24,23 @@ from dsa_bench.splits.digits import ALL_HEADS, CLUSTERS, FEW_HEADS
 pytestmark = pytest.mark.gpu
 
 INTEGER, WIDE = 0, 1
-PORTABLE = "decode_digits_portable"
+RESIDENT = (1, 2, 3, 7, 8, 9, 16, 17, 21, 32)
+"""Splits that merge through mailboxes, at each number of teams to a line and its edges."""
 
 
 def plan(shape: SparseShape, heads: int, splits: int) -> VariantPlan:
-    ctas = shape.row_heads * ceil_div(shape.group, heads) * splits
-    return VariantPlan(DIGITS, (), SplitPlan(shape.tiles, splits), ctas, heads=heads)
+    """A launch with so many heads a CTA in clusters; with 0 heads, of CTAs that are all resident."""
+    of_cta = heads or ALL_HEADS
+    ctas = shape.row_heads * ceil_div(shape.group, of_cta) * splits
+    return VariantPlan(DIGITS, (), SplitPlan(shape.tiles, splits), ctas, heads=of_cta, clustered=heads > 0)
 
 
-def geometries(backend: Any) -> list[tuple[int, int]]:
-    if not backend.clusters:
-        return [(ALL_HEADS, splits) for splits in (1, 3, 8, 32)]
-    return [(heads, splits) for heads in (FEW_HEADS, ALL_HEADS) for splits in CLUSTERS]
+def geometries(backend: Any, shape: SparseShape) -> list[tuple[int, int]]:
+    """Heads and splits of every launch in clusters, and of those with all CTAs resident that the device holds."""
+    row_parts = shape.row_heads * ceil_div(shape.group, ALL_HEADS)
+    resident = [(0, splits) for splits in RESIDENT if splits == 1 or splits * row_parts <= backend.device.sm_count]
+    clustered = itertools.product((FEW_HEADS, ALL_HEADS), CLUSTERS) if backend.clusters else ()
+    return [*clustered, *resident]
 
 
 class Judge:
@@ -60,37 +65,20 @@ def run(backend: Any, inputs: SparseInputs, variant: VariantPlan, forced: int = 
     return download_bf16(out)
 
 
-def portable(backend: Any, inputs: SparseInputs, splits: int, launches: int = 1) -> list[np.ndarray]:
-    """What the kernel without clusters gives, also where the device has clusters, in so many launches."""
-    kernels = {PORTABLE: backend._kernels[PORTABLE]}
-    launcher = type(backend._launcher)(kernels, backend.stream, programmatic=False, sms=backend.device.sm_count)
-    variant = plan(inputs.shape, ALL_HEADS, splits)
-    workspace = DigitsWorkspace.allocate(variant, kernels[PORTABLE], inputs.shape)
-    out, device = allocate(inputs.query.shape, BF16), DeviceInputs.upload(inputs)
-    (launch,) = launcher.digits(variant, inputs.shape, device, workspace, out)
-    outs: list[np.ndarray] = []
-    for _ in range(launches):
-        launch.enqueue()
-        backend.synchronize()
-        outs.append(download_bf16(out))
-    return outs
-
-
 @pytest.mark.parametrize("candidates", [1, 64, 65, 128, 509, 2048, 2112, 8192])
 def test_every_list_length_in_every_geometry(backend: Any, candidates: int) -> None:
     inputs = sparse_inputs(SparseShape(3, 8300, candidates), DataSpec(seed=candidates, invalid_fraction=0.2))
     judge = Judge(backend, inputs)
-    for heads, splits in geometries(backend):
+    for heads, splits in geometries(backend, inputs.shape):
         variant = plan(inputs.shape, heads, splits)
         judge.check(variant, run(backend, inputs, variant))
-    judge.check(plan(inputs.shape, ALL_HEADS, 7), portable(backend, inputs, 7)[0])
 
 
 @pytest.mark.parametrize("query_heads", [2, 6, 8, 12, 20, 24, 26, 32])
 def test_every_group_on_both_paths(backend: Any, query_heads: int) -> None:
     inputs = sparse_inputs(SparseShape(3, 700, 509, query_heads), DataSpec(seed=query_heads, invalid_fraction=0.3))
     judge = Judge(backend, inputs)
-    for (heads, splits), path in itertools.product(geometries(backend)[::2], (INTEGER, WIDE)):
+    for (heads, splits), path in itertools.product(geometries(backend, inputs.shape)[::2], (INTEGER, WIDE)):
         variant = plan(inputs.shape, heads, splits)
         judge.check(variant, run(backend, inputs, variant, path))
 
@@ -101,8 +89,8 @@ def test_steps_of_three_runs_and_one_of_two_on_both_paths(backend: Any, query_he
         pytest.skip("without clusters a step is one run")
     inputs = sparse_inputs(SparseShape(3, 1100, 1000, query_heads), DataSpec(seed=query_heads, invalid_fraction=0.3))
     judge = Judge(backend, inputs)
-    for splits, path in itertools.product((1, 3), (INTEGER, WIDE)):
-        variant = plan(inputs.shape, ALL_HEADS, splits)
+    for (heads, splits), path in itertools.product(((ALL_HEADS, 2), (ALL_HEADS, 3), (0, 1), (0, 3)), (INTEGER, WIDE)):
+        variant = plan(inputs.shape, heads, splits)
         judge.check(variant, run(backend, inputs, variant, path))
 
 
@@ -122,7 +110,7 @@ def test_one_huge_channel_ragged_rows_and_rows_without_a_candidate(backend: Any)
         inputs.selected[row, 2048 - 300 * row :] = -1
     inputs.selected[7] = np.resize(np.array([-1, 4096, -(2**31), 2**31 - 1], np.int32), 2048)
     judge = Judge(backend, inputs)
-    for heads, splits in geometries(backend):
+    for heads, splits in geometries(backend, inputs.shape):
         variant = plan(inputs.shape, heads, splits)
         out = run(backend, inputs, variant)
         judge.check(variant, out)
@@ -135,7 +123,7 @@ def test_rows_without_a_candidate_are_zeros_whatever_the_query_and_the_scales_ho
     inputs.query[:, 3, 1] = np.inf
     inputs.key_scale[1, 7] = np.nan
     inputs.selected[0] = -1
-    for heads, splits in geometries(backend):
+    for heads, splits in geometries(backend, inputs.shape):
         out = run(backend, inputs, plan(inputs.shape, heads, splits), path).astype(np.float32)
         assert not out[0].any()
         assert np.isnan(out[1, [3, *range(12, 24)]]).all()
@@ -145,23 +133,39 @@ def test_rows_without_a_candidate_are_zeros_whatever_the_query_and_the_scales_ho
 def test_what_it_does_not_take_is_refused(backend: Any) -> None:
     for shape in (SparseShape(1, 600, 512, 64), SparseShape(1, 600, 512, 24, 2, 128)):
         with pytest.raises(VariantRefused):
-            backend.load(sparse_inputs(shape, DataSpec()), "warm").launcher(plan(shape, ALL_HEADS, 1))
+            backend.load(sparse_inputs(shape, DataSpec()), "warm").launcher(plan(shape, 0, 1))
     shape = SparseShape(1, 600, 512)
     with pytest.raises(VariantRefused, match="other numbers of splits than 33"):
-        backend.load(sparse_inputs(shape, DataSpec()), "warm").launcher(plan(shape, ALL_HEADS, 33))
+        backend.load(sparse_inputs(shape, DataSpec()), "warm").launcher(plan(shape, 0, 33))
+
+
+def test_more_ctas_than_the_device_holds_at_once_are_refused_by_the_driver(backend: Any) -> None:
+    """They would wait for each other for ever."""
+    inputs = sparse_inputs(SparseShape(40, 4096, 2048), DataSpec())
+    variant = plan(inputs.shape, 0, 32)
+    assert variant.ctas > backend.device.sm_count
+    with pytest.raises(VariantRefused, match="decode_digits_resident: the driver refused the launch"):
+        run(backend, inputs, variant)
+    unsplit = plan(SparseShape(100, 4096, 2048), 0, 1)
+    many = sparse_inputs(SparseShape(100, 4096, 2048), DataSpec())
+    Judge(backend, many).check(unsplit, run(backend, many, unsplit))
 
 
 def test_graph_replays_with_interleaved_geometries_give_the_same_bits(backend: Any) -> None:
-    """100,000 launches: 10,000 replays of a graph of ten, of several geometries over the inputs of three cells."""
+    """100,000 launches: 5,000 replays of a graph of twenty, of several geometries over the inputs of three cells, with
+    the same mailboxes."""
     cupy = load("cupy")
     cells = [sparse_inputs(SparseShape(rows, 4096, 2048), DataSpec(seed=rows)) for rows in (1, 3, 8)]
     calls: list[tuple[KernelLaunch, Any, Any]] = []
-    mixed = [(FEW_HEADS, 16), (ALL_HEADS, 8), (ALL_HEADS, 6)] if backend.clusters else [(ALL_HEADS, 8), (ALL_HEADS, 32)]
-    for inputs, (heads, splits) in itertools.product(cells, mixed):
-        out = allocate(inputs.query.shape, BF16)
-        (call,) = backend.calls(plan(inputs.shape, heads, splits), inputs, [DeviceInputs.upload(inputs)], out)
-        calls.append((call[0], out, inputs))
-    calls = (calls * 2)[:10]
+    mailboxes = empty_mailboxes(4 * 2**20)  # of all geometries
+    for inputs, (heads, splits) in itertools.product(cells, [(FEW_HEADS, 16), (0, 8), (0, 5), (0, 16), (0, 1)]):
+        variant = plan(inputs.shape, heads, splits)
+        if (heads and not backend.clusters) or (splits > 1 and not heads and variant.ctas > backend.device.sm_count):
+            continue
+        out, boxes = allocate(inputs.query.shape, BF16), Mailboxes.of(mailboxes, variant, inputs.shape)
+        (call,) = backend._launcher.digits(variant, inputs.shape, DeviceInputs.upload(inputs), boxes, out)
+        calls.append((call, out, inputs))
+    calls = (calls * 2)[:20]
     backend.stream.begin_capture()
     for launch, _, _ in calls:
         launch.enqueue()
@@ -170,27 +174,34 @@ def test_graph_replays_with_interleaved_geometries_give_the_same_bits(backend: A
     backend.synchronize()
     first = [out.copy() for _, out, _ in calls]
     for _ in range(100):  # waited for often, so that a replay that does not end is seen where it is
-        for _ in range(100):
+        for _ in range(50):
             graph.launch(backend.stream)
         backend.synchronize()
         for (_, out, inputs), expected in zip(calls, first, strict=True):
             assert bool((out == expected).all()), inputs.shape.key
-        for _, out, _ in calls:  # the tenth launch writes where the first one does
+        for _, out, _ in calls:  # the last launches write where the first ones do
             out.fill(0)
         cupy.cuda.Device().synchronize()
+    assert bool((mailboxes == 0xFFFFFFFF).all()), "a launch leaves its mailboxes empty"
 
 
-def test_the_kernel_without_clusters_gives_the_same_bits_every_time(backend: Any) -> None:
-    """Whichever CTA comes last, splits merge in their order; and the counters are 0 again."""
-    inputs = sparse_inputs(SparseShape(8, 4096, 2048), DataSpec(seed=4))
-    outs = portable(backend, inputs, 8, launches=50)
-    Judge(backend, inputs).check(plan(inputs.shape, ALL_HEADS, 8), outs[0])
-    for out in outs[1:]:
-        assert (out.view(np.uint16) == outs[0].view(np.uint16)).all()
+@pytest.mark.parametrize(("rows", "splits"), [(8, 8), (2, 32)])
+def test_mailboxes_give_the_same_bits_every_time(backend: Any, rows: int, splits: int) -> None:
+    """Whichever CTA comes first, splits merge in their order; on both paths, and also beside NaNs."""
+    inputs = sparse_inputs(SparseShape(rows, 4096, 2048), DataSpec(seed=4))
+    inputs.query[-1, 3, 1] = np.nan
+    variant = plan(inputs.shape, 0, splits)
+    for path in (INTEGER, WIDE):
+        outs = [run(backend, inputs, variant, path).view(np.uint16) for _ in range(10)]
+        assert all((out == outs[0]).all() for out in outs)
+        assert np.isnan(outs[0].view(BF16)[-1, 3].astype(np.float32)).all()
 
 
-def test_two_streams_beside_a_kernel_that_fills_the_device(backend: Any) -> None:
-    """No CTA waits for one that may not be resident: clusters are placed whole, and without them nobody waits."""
+@pytest.mark.parametrize(("heads", "splits"), [(ALL_HEADS, 6), (0, 8)])
+def test_two_streams_beside_a_kernel_that_fills_the_device(backend: Any, heads: int, splits: int) -> None:
+    """No CTA waits for one that may not be resident: a cluster is placed whole, as is a cooperative launch."""
+    if heads and not backend.clusters:
+        pytest.skip("no clusters")
     cupy = load("cupy")
     busy = cupy.RawKernel(
         'extern "C" __global__ void busy(long long clocks) { long long end = clock64() + clocks; '
@@ -198,15 +209,15 @@ def test_two_streams_beside_a_kernel_that_fills_the_device(backend: Any) -> None
         "busy",
     )
     inputs = sparse_inputs(SparseShape(8, 4096, 2048), DataSpec(seed=6))
-    variant = backend.geometry.plan(DIGITS, inputs.shape, None)
+    variant = plan(inputs.shape, heads, splits)
     expected = run(backend, inputs, variant)
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
     outs: list[Any] = []
     launches: list[KernelLaunch] = []
     for stream in streams[:2]:
         launcher, out = backend.launcher(stream), allocate(inputs.query.shape, BF16)
-        workspace = DigitsWorkspace.allocate(variant, launcher.digits_kernel(variant), inputs.shape)
-        launches += launcher.digits(variant, inputs.shape, DeviceInputs.upload(inputs), workspace, out)
+        boxes = Mailboxes.of(empty_mailboxes(2**21), variant, inputs.shape)
+        launches += launcher.digits(variant, inputs.shape, DeviceInputs.upload(inputs), boxes, out)
         outs.append(out)
     with streams[2]:
         busy((backend.device.sm_count * 16,), (1024,), (np.int64(200_000),))  # 8 waves of 0.1 ms

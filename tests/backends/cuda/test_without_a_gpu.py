@@ -48,7 +48,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., cuda.CudaBackend]:
 DEVICE_KERNELS = {
     "dsa/decode_grouped": ["decode_grouped"],
     "dsa/decode_int8_tc": ["decode_int8_tc"],
-    "dsa/decode_digits": ["decode_digits_portable"],
+    "dsa/decode_digits": ["decode_digits_resident"],
     "dsa/merge": ["merge_partials"],
     "ceiling": ["gather_only", "copy_only"],
 }
