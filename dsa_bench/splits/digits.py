@@ -48,9 +48,9 @@ class Cost(NamedTuple):
     run_us: float
 
 
-FEW_CLUSTERED, ALL_CLUSTERED, ALL_RESIDENT = Cost(2.7, 1.0), Cost(3.5, 1.4), Cost(4.6, 1.4)
+FEW_CLUSTERED, ALL_CLUSTERED, ALL_RESIDENT = Cost(2.6, 0.97), Cost(3.4, 1.4), Cost(4.4, 1.4)
 """By heads of a CTA and how its splits merge. Source: one H200, warm, lines through launches of up to 8 runs a split,
-which they miss by up to 0.5 us; they are compared with each other alone (decision 0033)."""
+which they miss by up to 0.7 us; they are compared with each other alone (decision 0033)."""
 
 
 def predicted_us(launch: DigitSplits, tiles: int) -> float:

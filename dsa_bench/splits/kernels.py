@@ -26,10 +26,8 @@ class Measured(NamedTuple):
     group: int
 
 
-FASTER_DIGITS: Mapping[str, tuple[Measured, ...]] = MappingProxyType(
-    {"9.0": (Measured((1, 1), (8, 128), 2, 12), Measured((2, 2), (8, 16), 2, 12))}
-)
-"""Compute capability -> shapes. Source: one H200, results/nvidia-h200/kernel-choice (decision 0039)."""
+FASTER_DIGITS: Mapping[str, tuple[Measured, ...]] = MappingProxyType({"9.0": (Measured((1, 8), (8, 128), 2, 12),)})
+"""Compute capability -> shapes. Source: one H200 (decision 0039)."""
 
 
 def automatic_kernel(shape: SparseShape, capability: object) -> str:

@@ -191,8 +191,9 @@ def test_each_option_value_launches_the_expected_kernels(
 
 @pytest.mark.parametrize(
     ("rows", "candidates", "kernels"),
-    [(1, 2048, ["decode_digits_few"]), (2, 1024, ["decode_digits_few"]), (1, 500, ["decode_digits_few"]),
-     (2, 2048, ["decode_int8_tc", "merge_partials"]), (1, 448, ["decode_int8_tc", "merge_partials"])],
+    [(1, 2048, ["decode_digits_few"]), (2, 2048, ["decode_digits_few_long"]), (4, 2048, ["decode_digits"]),
+     (8, 2048, ["decode_digits_resident"]), (8, 8192, ["decode_digits_resident"]), (1, 500, ["decode_digits_few"]),
+     (1, 448, ["decode_int8_tc", "merge_partials"])],
 )  # fmt: skip
 def test_digits_run_where_they_are_faster(
     rows: int, candidates: int, kernels: list[str], both: Dispatcher, cupy: Any, stream: Any
