@@ -3,7 +3,7 @@
 
 `python tests/backends/cuda/sanitize.py [--tools memcheck ...] [--ops decode ...] [--kernels int8-digits ...]` runs the
 tools over itself, all at once, prints one line for each and leaves with 1 if any of them reports an error. `--kernels`
-keeps to some of decode's and prefill's. `--plain` runs the launches without a tool.
+and `--candidates` keep to some of decode's and prefill's kernels and lists. `--plain` runs the launches without a tool.
 """
 
 import argparse
@@ -88,10 +88,10 @@ def launch_gate() -> int:
     return checked
 
 
-def launch_prefill(backend: CudaBackend, kernels: Sequence[str]) -> int:
+def launch_prefill(backend: CudaBackend, kernels: Sequence[str], lists: Sequence[int]) -> int:
     """Prefill with these kernels, on lists with and without whole tiles of invalid entries, and every path."""
     checked = 0
-    for candidates, query_heads, invalid in itertools.product(CANDIDATES, (24, 2, 32), (0.0, 0.4, 1.0)):
+    for candidates, query_heads, invalid in itertools.product(lists, (24, 2, 32), (0.0, 0.4, 1.0)):
         shape = SparseShape(3, candidates + 70, candidates, query_heads, 2, op="prefill")
         inputs = sparse_inputs(shape, DataSpec(seed=candidates, invalid_fraction=invalid))
         inputs.selected[1, candidates // 4 : candidates // 2] = -1
@@ -134,10 +134,10 @@ def digit_plans(backend: CudaBackend, shape: SparseShape) -> list[VariantPlan]:
     return plans
 
 
-def launch_decode(backend: CudaBackend, kernels: Sequence[str]) -> int:
+def launch_decode(backend: CudaBackend, kernels: Sequence[str], lists: Sequence[int]) -> int:
     """Decode with these kernels and every split."""
     checked = 0
-    for candidates, (query_heads, head_size), invalid in itertools.product(CANDIDATES, HEADS, (0.0, 0.4, 1.0)):
+    for candidates, (query_heads, head_size), invalid in itertools.product(lists, HEADS, (0.0, 0.4, 1.0)):
         shape = SparseShape(2, candidates + 70, candidates, query_heads, 2, head_size)
         inputs = sparse_inputs(shape, DataSpec(seed=candidates, invalid_fraction=invalid))
         oracle = reference(inputs)
@@ -172,20 +172,21 @@ def launch_decode(backend: CudaBackend, kernels: Sequence[str]) -> int:
     return checked
 
 
-OPERATORS: dict[str, Callable[[Sequence[str]], int]] = {
-    "decode": lambda kernels: launch_decode(CudaBackend(), kernels),
-    "prefill": lambda kernels: launch_prefill(CudaBackend("prefill"), kernels),
-    "dense": lambda _: launch_dense(CudaBackend()),
-    "mix": lambda _: launch_mix(),
-    "gate": lambda _: launch_gate(),
+OPERATORS: dict[str, Callable[[Sequence[str], Sequence[int]], int]] = {
+    "decode": lambda kernels, lists: launch_decode(CudaBackend(), kernels, lists),
+    "prefill": lambda kernels, lists: launch_prefill(CudaBackend("prefill"), kernels, lists),
+    "dense": lambda *_: launch_dense(CudaBackend()),
+    "mix": lambda *_: launch_mix(),
+    "gate": lambda *_: launch_gate(),
 }
 """What launches the kernels of an operator; gives the number of checked launches."""
 
 
-def sanitize(tool: str, ops: Sequence[str], kernels: Sequence[str]) -> bool:
+def sanitize(tool: str, ops: Sequence[str], kernels: Sequence[str], lists: Sequence[int]) -> bool:
     """Run one tool over this program; whether it found nothing."""
     command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--print-limit", "3"]
     program = [sys.executable, __file__, "--plain", "--ops", *ops, "--kernels", *kernels]
+    program += ["--candidates", *map(str, lists)]
     done = subprocess.run([*command, *program], capture_output=True, text=True, check=False)
     summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", done.stdout)
     launched = re.search(r"^\d+ launches checked$", done.stdout, re.MULTILINE)
@@ -193,6 +194,8 @@ def sanitize(tool: str, ops: Sequence[str], kernels: Sequence[str]) -> bool:
         done.returncode == 0 and bool(launched and summary) and bool(re.search(r": 0 (errors|hazards)", summary[-1]))
     )
     launched_by = ", ".join((*ops, *(() if set(kernels) == set(KERNELS) else kernels)))
+    if set(lists) != set(CANDIDATES):
+        launched_by += f", lists of {', '.join(map(str, lists))}"
     said = f"{summary[-1] if summary else 'no summary'}, {launched[0] if launched else 'not finished'}"
     print(f"{tool:<10} {'clean' if clean else 'NOT CLEAN'}: {launched_by}: {said}", flush=True)
     if not clean:
@@ -205,13 +208,16 @@ def main() -> int:
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=TOOLS)
     parser.add_argument("--ops", nargs="+", choices=list(OPERATORS), default=list(OPERATORS))
     parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=KERNELS)
+    parser.add_argument("--candidates", nargs="+", type=int, default=CANDIDATES)
     parser.add_argument("--plain", action="store_true")
     options = parser.parse_args()
     if options.plain:
-        print(f"{sum(OPERATORS[op](options.kernels) for op in options.ops)} launches checked")
+        checked = sum(OPERATORS[op](options.kernels, options.candidates) for op in options.ops)
+        print(f"{checked} launches checked")
         return 0
     with ThreadPoolExecutor() as pool:
-        return int(not all(list(pool.map(lambda tool: sanitize(tool, options.ops, options.kernels), options.tools))))
+        found = pool.map(lambda tool: sanitize(tool, options.ops, options.kernels, options.candidates), options.tools)
+        return int(not all(list(found)))
 
 
 if __name__ == "__main__":
