@@ -153,7 +153,7 @@ class Runtime(Protocol):
         self, variant: VariantPlan, shape: SparseShape, call: SparseCall, workspace: TensorView | None, stream: int
     ) -> list[Enqueue]:
         """The kernels of one call, in order. `workspace` holds the partials of variant.split; None where there are
-        none: for prefill, and for `int8-digits`, which a runtime launches in clusters alone."""
+        none: for prefill, and for `int8-digits`, for which a runtime keeps what it needs."""
         ...
 
     def zero(self, out: TensorView, stream: int) -> list[Enqueue]:

@@ -206,7 +206,7 @@ def partial_bytes(shape: SparseShape, plan: SplitPlan) -> int:
 
 
 def _needed_bytes(choice: Choice) -> int:
-    """Workspace of a choice: of decode its partials; `int8-digits` keeps them in its cluster."""
+    """Workspace of a choice: of decode its partials, but those of `int8-digits`, which a runtime keeps itself."""
     if choice.shape is None or choice.variant is None or choice.shape.op != "decode":
         return 0
     return 0 if choice.variant.kernel == DIGITS else partial_bytes(choice.shape, choice.plan)

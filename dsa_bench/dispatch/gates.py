@@ -240,7 +240,7 @@ GATES: dict[KernelName, tuple[GateRule, ...]] = {
             "choice", f"{DIGITS} by the map, or where it was measured to be faster",
             lambda c, _: c.preferred, lambda c, _: c.preferred == DIGITS,
         ),
-        # Without clusters its splits meet in counters that other calls on one workspace would write over: SM 90 on.
+        # On no GPU without clusters was it measured: SM 90 on.
         _DECODE_ROWS, _SHARED_HEADS, _HEAD_SIZE, _SCALE, _LONGEST_LIST,
         *_device("int8-digits decode", _least_sm(CLUSTER_SM), CLUSTER_SM), *_READ_WIDE, _aligned("out", WIDE_BYTES),
     ),

@@ -57,5 +57,5 @@ def kernel_slots(kernel: str, slots: DeviceSlots) -> int:
 
 
 def dispatched_kernels(backend: object, clusters: object) -> tuple[str, ...]:
-    """Those of TUNED_KERNELS that the dispatcher launches on a device: `int8-digits` on a GPU in clusters alone."""
+    """Those of TUNED_KERNELS that the dispatcher launches on a device: `int8-digits` on GPUs with clusters alone."""
     return TUNED_KERNELS if backend != "cuda" or clusters else (INT8_TC,)
