@@ -37,7 +37,8 @@ DECODE = "ep.cuda.dsa_decode_int8_tc"
 KNOB = "ep.cuda.dsa_decode_int8_tc_tiles_per_split"
 PREFILL = "ep.cuda.dsa_prefill_int8_tc"
 PREFILL_FAMILY = "ep.cuda.dsa_prefill_kernel"
-ON = {DECODE: "1", PREFILL: "1"}
+DIGITS = "ep.cuda.dsa_decode_int8_digits"
+ON = {DECODE: "1", PREFILL: "1", DIGITS: "0"}
 BOUNDS = {
     "int8-digits decode": digits_bound, "int8-tc decode": fp16_bound, "int8-ws prefill": ws_bound,
     "int8-tc prefill": fp16_bound, "bf16 prefill": bf16_bound, "decode_grouped": fp32_bound,
@@ -76,7 +77,8 @@ def with_options(made: Any) -> Callable[..., Dispatcher]:
 
 @pytest.fixture
 def on(with_options: Callable[..., Dispatcher]) -> Dispatcher:
-    return with_options(dsa_decode_int8_tc="1", dsa_prefill_int8_tc="1")
+    """With `int8-tc` alone of decode's split kernels."""
+    return with_options(dsa_decode_int8_tc="1", dsa_prefill_int8_tc="1", dsa_decode_int8_digits="0")
 
 
 @pytest.fixture
@@ -159,7 +161,7 @@ def kernels_seen(cupy: Any, call: PreparedCall) -> list[str]:
     [
         ({}, 8, 2048, ["decode_grouped", "merge_partials"]),
         ({"dsa_decode_int8_tc": "0"}, 1, 2048, ["decode_grouped", "merge_partials"]),
-        ({"dsa_decode_int8_tc": "1"}, 8, 2048, ["decode_int8_tc", "merge_partials"]),
+        ({"dsa_decode_int8_tc": "1", "dsa_decode_int8_digits": "0"}, 8, 2048, ["decode_int8_tc", "merge_partials"]),
         ({"dsa_decode_int8_tc": "1"}, 1, 257, ["decode_int8_tc", "merge_partials"]),
         ({"dsa_decode_int8_tc": "1"}, 4, 256, ["decode_grouped", "merge_partials"]),
         ({"dsa_decode_int8_tc": "1", "dsa_decode_int8_tc_tiles_per_split": "4"}, 8, 2048,
@@ -223,7 +225,7 @@ def test_digits_by_a_map_in_every_geometry(
         )  # fmt: skip
         here = (device.name, device.compute_capability, device.sm_count, device.l2_bytes, device.driver, device.runtime)
         write_map(tmp_path / "splits.json", make_map(table, device=MapDevice(*here)))
-        chooser = Dispatcher({DECODE: "1", "ep.cuda.dsa_decode_int8_digits": "1"}, tmp_path / "splits.json")
+        chooser = Dispatcher({DECODE: "1", DIGITS: "1"}, tmp_path / "splits.json")
         chooser._runtimes["cuda"] = runtime
         call = chooser.prepare(**arrays, scale=inputs.scale, stream=stream)
         assert (call.choice.kernel, call.choice.basis) == ("int8-digits decode", "map"), call.explain()
@@ -239,6 +241,25 @@ def test_digits_by_a_map_in_every_geometry(
         shorter = replace(inputs, selected=arrays["selected"].get())
         check(call, shorter, arrays["out"].get())
     assert len(seen) == 5
+
+
+def test_each_stream_has_its_own_mailboxes_whatever_workspace_is_given(both: Dispatcher, cupy: Any) -> None:
+    """Launches that shared some would wait for each other's splits."""
+    inputs, calls, outs = inputs_of(8), [], []
+    for _ in range(2):
+        arrays = on_cupy(cupy, inputs)
+        workspace = cupy.zeros(both.workspace_bytes(rows=8, candidates=2048), np.uint8)
+        stream = cupy.cuda.Stream(non_blocking=True)
+        calls.append(both.prepare(**arrays, scale=inputs.scale, stream=stream, workspace=workspace))
+        outs.append((stream, workspace, arrays["out"]))
+    assert not any(call.choice.variant.clustered for call in calls)
+    for _ in range(200):  # side by side
+        for call in calls:
+            call.launch()
+    cupy.cuda.runtime.deviceSynchronize()
+    for call, (_, workspace, out) in zip(calls, outs, strict=True):
+        check(call, inputs, out.get())
+        assert not workspace.any()
 
 
 def test_digits_of_a_misaligned_output_go_to_int8_tc(both: Dispatcher, cupy: Any, stream: Any) -> None:
