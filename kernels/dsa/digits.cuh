@@ -279,14 +279,14 @@ __device__ __forceinline__ void send_heads(const Task& task, S& smem) {
 
 // --- merging, by pieces: 4 channels of a head ------------------------------------------------------------------------
 
-// What each split's partial counts for one head, and l: lane i of those that differ in the bits of kLanes has m and l
-// of split i, and of split i + kLanes + 1 if kPer is 2. On path 0 exp(m - M); on path 1 its square root.
-template <Path kPath, int kLanes, int kPer>
+// What each split's partial counts for one head, and l: lane i of 8 has m and l of splits i, i + 8 and so on. On path 0
+// exp(m - M); on path 1 its square root.
+template <Path kPath, int kPer>
 __device__ __forceinline__ float weigh(const float2 (&m_l)[kPer], float unit, float (&weight)[kPer]) {
   float m = m_l[0].x;
 #pragma unroll
   for (int n = 1; n < kPer; ++n) m = fmaxf(m, m_l[n].x);
-  m = lanes_max<kLanes>(m);
+  m = lanes_max<7>(m);
   float l = 0.f;
 #pragma unroll
   for (int n = 0; n < kPer; ++n) {
@@ -294,7 +294,7 @@ __device__ __forceinline__ float weigh(const float2 (&m_l)[kPer], float unit, fl
     weight[n] = ex2(kPath == kWidePath ? 0.5f * below : below);
     l += m_l[n].y * weight[n] * (kPath == kWidePath ? weight[n] : 1.f);
   }
-  l = lanes_sum<kLanes>(l);
+  l = lanes_sum<7>(l);
   return kPath == kWidePath || l == 0.f ? l : __fdividef(1.f, l);
 }
 
@@ -348,7 +348,7 @@ __device__ __forceinline__ void merge_cluster(const Task& task, S& smem) {
 #pragma unroll
     for (int n = 0; n < 2; ++n)
       m_l[n] = lane + 8 * n < task.splits ? inbox.head[head][lane + 8 * n] : make_float2(kNone, 0.f);
-    const float l = weigh<kPath, 7>(m_l, smem.unit[head], weight);
+    const float l = weigh<kPath>(m_l, smem.unit[head], weight);
 #pragma unroll
     for (int n = 0; n < 2; ++n) inbox.weight[head][lane + 8 * n] = weight[n];
     if (lane == 0) smem.sum[head] = l;
@@ -432,7 +432,7 @@ __device__ __forceinline__ void merge_share(const Task& task, S& smem, const Sha
       missing = look(m_l, share.sums + head, 8 * 4 * kHeads);
       look(x, pieces, kStride);
     } while (missing);
-    const float l = weigh<kPath, 7>(m_l, smem.unit[head], weight);
+    const float l = weigh<kPath>(m_l, smem.unit[head], weight);
     float of_part = weight[0];
 #pragma unroll
     for (int n = 1; n < kPer; ++n) of_part = share.part == n ? weight[n] : of_part;
