@@ -55,9 +55,10 @@ which they miss by up to 0.7 us; they are compared with each other alone (decisi
 
 def predicted_us(launch: DigitSplits, tiles: int) -> float:
     """What a launch takes that the device holds at once, by its line."""
-    few = FEW_CLUSTERED if launch.heads == FEW_HEADS else ALL_CLUSTERED
-    cost = few if launch.clustered else ALL_RESIDENT
-    return cost.base_us + cost.run_us * max(ceil_div(ceil_div(tiles, launch.splits), TILES_PER_RUN), 1.5)
+    clustered = FEW_CLUSTERED if launch.heads == FEW_HEADS else ALL_CLUSTERED
+    cost = clustered if launch.clustered else ALL_RESIDENT
+    runs = ceil_div(ceil_div(tiles, launch.splits), TILES_PER_RUN)
+    return cost.base_us + cost.run_us * max(runs, 1.5)
 
 
 def digit_splits(
