@@ -30,6 +30,7 @@
 
 #include <cuda_bf16.h>
 
+#include "common/arrivals.cuh"
 #include "common/barrier.cuh"
 #include "common/mailbox.cuh"
 #include "common/ptx.cuh"
@@ -164,9 +165,9 @@ __device__ __forceinline__ void initialise_barriers(const Task& task, S& smem) {
 #pragma unroll
   for (int slot = 0; slot < slots(kRuns); ++slot) {
     mbarrier_init(shared_address(&smem.there[slot]), kGather);
-    mbarrier_init(shared_address(&smem.free[slot]), kComputeWarps);
+    mbarrier_init(shared_address(&smem.free[slot]), arrivals(kCompute, 32));
   }
-  mbarrier_init(shared_address(&smem.sums_there), 1);
+  mbarrier_init(shared_address(&smem.sums_there), arrivals(kCompute, kCompute));
   if constexpr (kCluster) {
     auto& inbox = smem.inbox;
     mbarrier_init(shared_address(&inbox.heads_there), 1);
@@ -594,7 +595,7 @@ class Attention {
         probabilities<kRuns>(runs, x, valid);
       if (last) publish_sums();
       named_sync<kComputeBarrier, kCompute>();  // P is published, and m and l after the last step
-      if (last && tid_ == 0) mbarrier_arrive(shared_address(&smem_.sums_there));
+      if (last) arrive_as_one(shared_address(&smem_.sums_there), tid_ == 0);
       if constexpr (kPath == kWidePath)
         wide_weighted_values(runs, wide_acc);
       else
@@ -604,7 +605,7 @@ class Attention {
     if (task_.count <= 0) {  // a split without tiles
       publish_sums();
       named_sync<kComputeBarrier, kCompute>();
-      if (tid_ == 0) mbarrier_arrive(shared_address(&smem_.sums_there));
+      arrive_as_one(shared_address(&smem_.sums_there), tid_ == 0);
     }
     if constexpr (kCluster) cluster_wait();  // the mbarriers of every CTA are initialised
     if constexpr (kPath == kWidePath)
@@ -686,7 +687,7 @@ class Attention {
   // This warp has read it.
   __device__ __forceinline__ void release(int n) const {
     __syncwarp();
-    if (lane_ == 0) mbarrier_arrive(shared_address(&smem_.free[turn_.after<slots(kRuns)>(n).slot]));
+    arrive_as_one(shared_address(&smem_.free[turn_.after<slots(kRuns)>(n).slot]), lane_ == 0);
   }
 
   __device__ __forceinline__ static void combine(const int (&sum)[8 * kHeads], float (&x)[2][kHeads]) {

@@ -3,10 +3,12 @@
 
 `python tests/backends/cuda/sanitize.py [--tools memcheck ...] [--ops decode ...] [--kernels int8-digits ...]` runs the
 tools over itself, all at once, prints one line for each and leaves with 1 if any of them reports an error. `--kernels`
-and `--candidates` keep to some of decode's and prefill's kernels and lists. `--plain` runs the launches without a tool.
+keeps to some of decode's and prefill's kernels, `--small` to one list for all of these: racecheck needs a second and
+more for a launch that waits at mbarriers. `--plain` runs the launches without a tool.
 """
 
 import argparse
+import functools
 import itertools
 import re
 import subprocess
@@ -14,10 +16,12 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from dense_runs import launch_dense
 
+from dsa_bench.backends.cuda import backend as cuda
 from dsa_bench.backends.cuda.backend import CudaBackend
 from dsa_bench.backends.cuda.hyper import DeviceGate, DeviceMix, open_launcher
 from dsa_bench.backends.cuda.memory import download_bf16, upload
@@ -36,8 +40,23 @@ from dsa_bench.splits.digits import ALL_HEADS, FEW_HEADS
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PREFILL = ("gather", *PREFILL_CHOICES)
 KERNELS = tuple(dict.fromkeys((*PREFILL, *DECODE_KERNELS, "copy")))
-CANDIDATES = (1, 65, 509, 2112)
-HEADS = ((24, 256), (8, 256), (24, 40))
+
+
+class Cases(NamedTuple):
+    """Of decode and prefill.
+
+    candidates  entries of a list
+    invalid     shares of these that are no candidate's
+    heads       query heads and head size; prefill, whose head size is 256, takes those of `prefill_heads`
+    """
+
+    candidates: Sequence[int] = (1, 65, 509, 2112)
+    invalid: Sequence[float] = (0.0, 0.4, 1.0)
+    heads: Sequence[tuple[int, int]] = ((24, 256), (8, 256), (24, 40))
+    prefill_heads: Sequence[int] = (24, 2, 32)
+
+
+ALL, SMALL = Cases(), Cases((509,), (0.4,), ((24, 256),), (24,))
 
 
 def launch_mix() -> int:
@@ -88,10 +107,10 @@ def launch_gate() -> int:
     return checked
 
 
-def launch_prefill(backend: CudaBackend, kernels: Sequence[str], lists: Sequence[int]) -> int:
+def launch_prefill(backend: CudaBackend, kernels: Sequence[str], cases: Cases) -> int:
     """Prefill with these kernels, on lists with and without whole tiles of invalid entries, and every path."""
     checked = 0
-    for candidates, query_heads, invalid in itertools.product(lists, (24, 2, 32), (0.0, 0.4, 1.0)):
+    for candidates, query_heads, invalid in itertools.product(cases.candidates, cases.prefill_heads, cases.invalid):
         shape = SparseShape(3, candidates + 70, candidates, query_heads, 2, op="prefill")
         inputs = sparse_inputs(shape, DataSpec(seed=candidates, invalid_fraction=invalid))
         inputs.selected[1, candidates // 4 : candidates // 2] = -1
@@ -134,10 +153,12 @@ def digit_plans(backend: CudaBackend, shape: SparseShape) -> list[VariantPlan]:
     return plans
 
 
-def launch_decode(backend: CudaBackend, kernels: Sequence[str], lists: Sequence[int]) -> int:
+def launch_decode(backend: CudaBackend, kernels: Sequence[str], cases: Cases) -> int:
     """Decode with these kernels and every split."""
     checked = 0
-    for candidates, (query_heads, head_size), invalid in itertools.product(lists, HEADS, (0.0, 0.4, 1.0)):
+    for candidates, (query_heads, head_size), invalid in itertools.product(
+        cases.candidates, cases.heads, cases.invalid
+    ):
         shape = SparseShape(2, candidates + 70, candidates, query_heads, 2, head_size)
         inputs = sparse_inputs(shape, DataSpec(seed=candidates, invalid_fraction=invalid))
         oracle = reference(inputs)
@@ -172,9 +193,9 @@ def launch_decode(backend: CudaBackend, kernels: Sequence[str], lists: Sequence[
     return checked
 
 
-OPERATORS: dict[str, Callable[[Sequence[str], Sequence[int]], int]] = {
-    "decode": lambda kernels, lists: launch_decode(CudaBackend(), kernels, lists),
-    "prefill": lambda kernels, lists: launch_prefill(CudaBackend("prefill"), kernels, lists),
+OPERATORS: dict[str, Callable[[Sequence[str], Cases], int]] = {
+    "decode": lambda kernels, cases: launch_decode(CudaBackend(), kernels, cases),
+    "prefill": lambda kernels, cases: launch_prefill(CudaBackend("prefill"), kernels, cases),
     "dense": lambda *_: launch_dense(CudaBackend()),
     "mix": lambda *_: launch_mix(),
     "gate": lambda *_: launch_gate(),
@@ -182,11 +203,17 @@ OPERATORS: dict[str, Callable[[Sequence[str], Sequence[int]], int]] = {
 """What launches the kernels of an operator; gives the number of checked launches."""
 
 
-def sanitize(tool: str, ops: Sequence[str], kernels: Sequence[str], lists: Sequence[int]) -> bool:
+def let_each_arrive() -> None:
+    """Compile the kernels for racecheck (kernels/common/arrivals.cuh)."""
+    cuda.compile_each = functools.partial(cuda.compile_each, defines={"EACH_ARRIVES": 1})
+
+
+def sanitize(tool: str, ops: Sequence[str], kernels: Sequence[str], small: bool) -> bool:
     """Run one tool over this program; whether it found nothing."""
-    command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--print-limit", "3"]
+    command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--print-limit", "8"]
     program = [sys.executable, __file__, "--plain", "--ops", *ops, "--kernels", *kernels]
-    program += ["--candidates", *map(str, lists)]
+    program += ["--small"] if small else []
+    program += ["--each-arrives"] if tool == "racecheck" else []
     done = subprocess.run([*command, *program], capture_output=True, text=True, check=False)
     summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", done.stdout)
     launched = re.search(r"^\d+ launches checked$", done.stdout, re.MULTILINE)
@@ -194,8 +221,7 @@ def sanitize(tool: str, ops: Sequence[str], kernels: Sequence[str], lists: Seque
         done.returncode == 0 and bool(launched and summary) and bool(re.search(r": 0 (errors|hazards)", summary[-1]))
     )
     launched_by = ", ".join((*ops, *(() if set(kernels) == set(KERNELS) else kernels)))
-    if set(lists) != set(CANDIDATES):
-        launched_by += f", lists of {', '.join(map(str, lists))}"
+    launched_by += ", small" if small else ""
     said = f"{summary[-1] if summary else 'no summary'}, {launched[0] if launched else 'not finished'}"
     print(f"{tool:<10} {'clean' if clean else 'NOT CLEAN'}: {launched_by}: {said}", flush=True)
     if not clean:
@@ -208,15 +234,18 @@ def main() -> int:
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=TOOLS)
     parser.add_argument("--ops", nargs="+", choices=list(OPERATORS), default=list(OPERATORS))
     parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=KERNELS)
-    parser.add_argument("--candidates", nargs="+", type=int, default=CANDIDATES)
+    parser.add_argument("--small", action="store_true")
     parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--each-arrives", action="store_true")
     options = parser.parse_args()
     if options.plain:
-        checked = sum(OPERATORS[op](options.kernels, options.candidates) for op in options.ops)
+        if options.each_arrives:
+            let_each_arrive()
+        checked = sum(OPERATORS[op](options.kernels, SMALL if options.small else ALL) for op in options.ops)
         print(f"{checked} launches checked")
         return 0
     with ThreadPoolExecutor() as pool:
-        found = pool.map(lambda tool: sanitize(tool, options.ops, options.kernels, options.candidates), options.tools)
+        found = pool.map(lambda tool: sanitize(tool, options.ops, options.kernels, options.small), options.tools)
         return int(not all(list(found)))
 
 
