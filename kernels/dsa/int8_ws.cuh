@@ -105,6 +105,14 @@ struct Layout {
     return takes_stage(columns) ? &value[kStages - 1][0][0] : &digit[0][0][0];
   }
 
+  // Until what producers request before they know the path has landed.
+  __device__ __forceinline__ void wait_for_first_copies(int tiles) {
+    for (int tile = 0; tile < min(kStages - 1, tiles); ++tile) {
+      mbarrier_wait(shared_address(&key_full[tile]), 0);
+      mbarrier_wait(shared_address(&value_full[tile]), 0);
+    }
+  }
+
   // Before the barriers are initialised again.
   __device__ __forceinline__ void invalidate() {
 #pragma unroll
@@ -170,7 +178,6 @@ __device__ __forceinline__ void produce(const Task& task, Smem<kStages>& smem, u
   int ahead[kEntries];
 #pragma unroll
   for (int e = 0; e < kEntries; ++e) ahead[e] = load(0, e);
-  __syncthreads();  // the barriers are initialised
 
   const Code* key = task.key + 16 * chunk;
   const Code* value = task.value + 16 * chunk;
@@ -233,10 +240,8 @@ __device__ __forceinline__ void produce(const Task& task, Smem<kStages>& smem, u
     ++k.slot;
     ++v.slot;
   }
-  if (task.tile_end < kStages) needed = learn_path();
   cp_async_commit();  // without a group of theirs, nothing would wait for the copies
   cp_async_wait<0>();
-  if (!needed) __syncthreads();  // all copies have landed
 }
 
 // --- consumers ------------------------------------------------------------------------------------------------------
@@ -268,7 +273,7 @@ class Consumer {
   __device__ __forceinline__ int run(int forced, F open_out) {
     const int path = prologue(forced);
     if (path == kSingle) {
-      __syncthreads();  // all copies have landed
+      smem_.wait_for_first_copies(task_.tile_end);
       return path;
     }
     if (path == kTwo)
@@ -317,7 +322,6 @@ class Consumer {
     *reinterpret_cast<float4*>(key_scale) = __ldg(scales);
     *reinterpret_cast<float4*>(key_scale + 4) = __ldg(scales + 1);
     const float2 value_scale = __ldg(reinterpret_cast<const float2*>(task_.value_scale) + threadIdx.x);
-    __syncthreads();  // the barriers are initialised
 
     bool exceeds = false;
 #pragma unroll 1
@@ -831,7 +835,8 @@ struct Call {
 template <int kStages, int kProducers, typename Indices>
 __device__ __forceinline__ int attend_digits(const Call& call, const Indices& indices) {
   extern __shared__ __align__(1024) unsigned char smem_bytes[];
-  Smem<kStages>& smem = *reinterpret_cast<Smem<kStages>*>(smem_bytes);
+  using Shared = Smem<kStages>;
+  Shared& smem = *reinterpret_cast<Shared*>(smem_bytes);
   const Task task = call.task_of(indices.cta(), grid_size());
   if (threadIdx.x == kConsumers) {
 #pragma unroll
@@ -844,13 +849,14 @@ __device__ __forceinline__ int attend_digits(const Call& call, const Indices& in
     mbarrier_init(shared_address(&smem.decided), 1);
     smem.met_tail = false;
   }
+  __syncthreads();  // the barriers are initialised
   if (threadIdx.x >= kConsumers) {
     produce<kStages, kProducers>(task, smem, indices.thread());
     return kTwo;
   }
   const auto out = [&] { return call.out_of(indices.cta(), grid_size()); };  // computed where it is needed
-  const int path = heads_per_lane(task.group) == 3 ? Consumer<Smem<kStages>, 3>(task, smem).run(call.forced_path, out)
-                                                   : Consumer<Smem<kStages>, 4>(task, smem).run(call.forced_path, out);
+  const int path = heads_per_lane(task.group) == 3 ? Consumer<Shared, 3>(task, smem).run(call.forced_path, out)
+                                                   : Consumer<Shared, 4>(task, smem).run(call.forced_path, out);
   if (call.path_counts != nullptr && threadIdx.x == 0) atomicAdd(call.path_counts + path, 1u);
   return path;
 }
@@ -859,7 +865,7 @@ __device__ __forceinline__ int attend_digits(const Call& call, const Indices& in
 template <typename Indices>
 __device__ __forceinline__ void attend_single(const Call& call, const Indices& indices) {
   extern __shared__ __align__(1024) unsigned char smem_bytes[];
-  __syncthreads();  // everyone is done with shared memory; the producers have returned, or are about to
+  consumers_sync();  // everyone is done with shared memory; the producers have returned, or are about to
   // The body of decode, of which this is the only split: prefill's, which skips tiles, would spill.
   using Attention = int8_tc::Attention<true, Indices>;
   const Task again = call.task_of(indices.cta(), grid_size());  // not held in registers until here

@@ -87,6 +87,12 @@ struct Layout {
     return takes_stage(columns) ? &value[kSlots - 1][0][0] : &digit[0][0][0];
   }
 
+  // Until what the producer requests before it knows the path has landed: K and V of tile 0.
+  __device__ __forceinline__ void wait_for_first_copies(int) {
+    mbarrier_wait(shared_address(&key_full[0]), 0);
+    mbarrier_wait(shared_address(&key_full[1]), 0);
+  }
+
   struct Place {
     Ring next, k, v;
 
@@ -235,7 +241,6 @@ __device__ __forceinline__ void copy_tile(Smem& smem, Ring& at, int slots, const
 // As int8_ws::produce of one warp.
 __device__ __forceinline__ void produce(const Task& task, Smem& smem) {
   const int lane = threadIdx.x % 32, chunk = lane % 16, odd = lane / 16;
-  __syncthreads();  // the barriers are initialised
 
   const Code* key = task.key + 16 * chunk;
   const Code* value = task.value + 16 * chunk;
@@ -270,10 +275,8 @@ __device__ __forceinline__ void produce(const Task& task, Smem& smem) {
     copy_tile<false>(smem, at, slots, key, key_target, position, all, valid);
     copy_tile<true>(smem, at, slots, value, value_target, position, all, valid);
   }
-  if (task.tile_end == 1) needed = learn_path();
   cp_async_commit();  // without a group of theirs, nothing would wait for the copies
   cp_async_wait<0>();
-  if (!needed) __syncthreads();  // all copies have landed
 }
 
 // On path two or four, as int8_ws::attend_digits.
@@ -287,6 +290,7 @@ __device__ __forceinline__ int attend_both(const Call& call, Smem& smem, int til
     mbarrier_init(shared_address(&smem.decided), 1);
     smem.met_tail = false;
   }
+  __syncthreads();  // the barriers are initialised
   Task task = call.task_of(block_index(), grid_size());
   task.tile_end = tiles;
   if (threadIdx.x >= kConsumers) {
