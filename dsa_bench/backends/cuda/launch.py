@@ -92,6 +92,7 @@ class KernelLaunch:
     """A kernel with its grid and arguments on one stream. With `dependent`, it may start before the kernel ahead of it
     ends (programmatic dependent launch); it must then wait for that kernel itself. With `cluster`, so many CTAs that
     follow each other in x are one. With `cooperative`, all CTAs run at the same time, or the driver refuses the launch.
+    With `smem_bytes`, it takes so much of its dynamic shared memory.
 
     name, ctas, threads  the kernel's name, its thread blocks, and the threads of one
     """
@@ -106,6 +107,7 @@ class KernelLaunch:
         dependent: bool = False,
         cluster: int = 0,
         cooperative: bool = False,
+        smem_bytes: int | None = None,
     ) -> None:
         driver = load("cuda.bindings.driver")
         self._kernel = kernel
@@ -118,7 +120,7 @@ class KernelLaunch:
         self._config = driver.CUlaunchConfig()
         self._config.gridDimX, self._config.gridDimY, self._config.gridDimZ = grid
         self._config.blockDimX, self._config.blockDimY, self._config.blockDimZ = kernel.threads, 1, 1
-        self._config.sharedMemBytes = kernel.dynamic_smem_bytes
+        self._config.sharedMemBytes = kernel.dynamic_smem_bytes if smem_bytes is None else smem_bytes
         self._config.hStream = stream.ptr
         attributes: list[Any] = []
         if dependent:
