@@ -27,7 +27,7 @@ template <int kPending>
 __device__ __forceinline__ void wait_but() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-__device__ __forceinline__ void wait(float (&c)[4][3][4]) {
+__device__ __forceinline__ void wait(float (&c)[2][6][4]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
   for (int n = 0; n < 48; ++n) asm volatile("" : "+f"((&c[0][0][0])[n]));
@@ -44,6 +44,7 @@ __device__ __forceinline__ void wait(float (&c)[4][3][4]) {
 #define REGISTERS_16 REGISTERS_12 ", %12, %13, %14, %15"
 #define REGISTERS_24 REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define REGISTERS_32 REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define REGISTERS_48 REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 
 #define STEP(sums, columns, registers, operand_a, operand_b, adds)                                          \
   asm volatile("{ .reg .pred adds; .reg .b64 a, b; setp.ne.b32 adds, " adds                                 \
@@ -67,16 +68,17 @@ PRODUCT(24, "48", "%24", "%25")
 PRODUCT(32, "64", "%32", "%33")
 
 // c += a * b: FP16 operands, FP32 accumulators; 64 rows of a, of which the warp has the A fragment of mma_m16n8k16 for
-// its 16 in registers; 24 rows of b; 16 columns. c[j] is the C fragment for columns [8j, 8j + 8).
-__device__ __forceinline__ void multiply_add(float (&c)[3][4], const unsigned (&a)[4], unsigned b) {
+// its 16 in registers; 48 rows of b; 16 columns. c[j] is the C fragment for columns [8j, 8j + 8).
+#define FRAGMENT(c) "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+__device__ __forceinline__ void multiply_add(float (&c)[6][4], const unsigned (&a)[4], unsigned b) {
   asm volatile(
-      "{ .reg .b64 b; mov.b64 b, {%16, 0x40000040};\n"
-      "  wgmma.mma_async.sync.aligned.m64n24k16.f32.f16.f16 {" REGISTERS_12 "}, {%12, %13, %14, %15}, b, 1, 1, 1, 0; }"
-      : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
-        "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3])
+      "{ .reg .b64 b; mov.b64 b, {%28, 0x40000040};\n"
+      "  wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 {" REGISTERS_24 "}, {%24, %25, %26, %27}, b, 1, 1, 1, 0; }"
+      : FRAGMENT(c[0]), FRAGMENT(c[1]), FRAGMENT(c[2]), FRAGMENT(c[3]), FRAGMENT(c[4]), FRAGMENT(c[5])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
 }
 
+#undef FRAGMENT
 #undef FOUR
 #undef SUMS_12
 #undef SUMS_16

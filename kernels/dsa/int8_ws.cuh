@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // kernels/dsa/int8_ws.cuh - the body of prefill_int8_ws.cu, whose contract says what it computes and how: producers
-// that gather one row's candidates, consumers for one row or, in prefill_int8_union.cu, for two that share their tiles.
+// that gather a row's candidates, consumers that attend to them. Parts of it are those of prefill_int8_union.cu too.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,7 +24,6 @@ namespace int8_ws {
 
 using int8_tc::Channels;
 using int8_tc::DigitScale;
-using int8_tc::Indices;
 using int8_tc::kAutomatic;
 using int8_tc::kHeadSize;
 using int8_tc::kMaxGroup;
@@ -79,11 +78,8 @@ struct Ring {
   }
 };
 
-// Of one row. Another layout (prefill_int8_union.cu) has the same names for what consumers use.
 template <int kStages>
 struct Layout {
-  static constexpr int kRows = 1;
-
   Code key[kStages][2][kTile][kRow];        // channels below 128, then the others; swizzled as wgmma_steps.cuh says
   Code value[kStages][kTile][kHeadSize];    // 16-byte chunk c of slot s is at c ^ (s % 8)
   Code digit[2][kColumns][kRow];            // as key; more columns take the last stage of value
@@ -112,30 +108,6 @@ struct Layout {
       mbarrier_wait(shared_address(&value_full[tile]), 0);
     }
   }
-
-  // Before the barriers are initialised again.
-  __device__ __forceinline__ void invalidate() {
-#pragma unroll
-    for (int s = 0; s < kStages; ++s) {
-      mbarrier_invalidate(shared_address(&key_full[s]));
-      mbarrier_invalidate(shared_address(&value_full[s]));
-      mbarrier_invalidate(shared_address(&key_empty[s]));
-      mbarrier_invalidate(shared_address(&value_empty[s]));
-    }
-    mbarrier_invalidate(shared_address(&decided));
-  }
-
-  // Where a consumer is in the copies.
-  struct Place {
-    Ring k, v;
-
-    __device__ __forceinline__ void enter_tile(int columns) {
-      k.enter(kStages);
-      v.enter(kStages - takes_stage(columns));
-    }
-    __device__ __forceinline__ void leave_key() { ++k.slot; }
-    __device__ __forceinline__ void leave_value() { ++v.slot; }
-  };
 };
 template <int kStages>
 struct alignas(1024) Smem : Layout<kStages> {};
@@ -168,9 +140,9 @@ __device__ __forceinline__ void copy_rows(unsigned target, const Code* head, con
 // Copies the rows of each tile into the next free slots. Warp w of kWarps has rows [w * kRows, (w + 1) * kRows), a lane
 // its chunk of rows 2i + lane / 16 of them.
 template <int kStages, int kWarps>
-__device__ __forceinline__ void produce(const Task& task, Smem<kStages>& smem, unsigned thread) {
+__device__ __forceinline__ void produce(const Task& task, Smem<kStages>& smem) {
   constexpr int kRows = kTile / kWarps, kEntries = kRows / 32;
-  const int lane = thread % 32, first = kRows * (static_cast<int>(thread - kConsumers) / 32);
+  const int lane = threadIdx.x % 32, first = kRows * (static_cast<int>(threadIdx.x - kConsumers) / 32);
   const int chunk = lane % 16, odd = lane / 16;
   const auto load = [&](int tile, int entry) {
     return load_entry(task.selected, tile * kTile + first + 32 * entry + lane, task.candidates);
@@ -254,12 +226,38 @@ __device__ __forceinline__ unsigned bf16x2_bits(float x, float y) {
   return reinterpret_cast<const unsigned&>(pair);
 }
 
-// kRowHeads heads of each row per lane; heads past the group have a unit of 0. A lane's heads are counted through its
-// rows: head n is head n % kRowHeads of its row n / kRowHeads.
-template <typename Smem, int kRowHeads>
+// Whether a path of two digits may be taken, by its unit in nats. NaN may not.
+__device__ __forceinline__ bool within_budget(float unit) { return unit * (0.5f * 128.f * kHeadSize) <= kQueryBudget; }
+
+// q * key_scale in units of 1 / factor, below 2^15, rounded once: a lane's codes of each digit to store(digit, codes).
+// False if key_scale * factor is beyond FP32.
+template <typename F>
+__device__ __forceinline__ bool fold_two(const Channels& c, float factor, F store) {
+  constexpr float kRound = 12582912.f;  // 1.5 * 2^23: its bits then count units, from 0x4b400000 on
+  unsigned word[8], largest = 0;
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+    word[n] = __float_as_uint(fmaf(c.q[n], c.key_scale[n] * factor, kRound)) + 128;
+    largest = max(largest, word[n]);
+  }
+  unsigned high[2], low[2];
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    const unsigned* w = word + 4 * n;
+    const unsigned w01 = __byte_perm(w[0], w[1], 0x5140), w23 = __byte_perm(w[2], w[3], 0x5140);
+    high[n] = __byte_perm(w01, w23, 0x7632);
+    low[n] = __byte_perm(w01, w23, 0x5410) ^ 0x80808080u;  // 0 .. 255 less 128
+  }
+  store(0, make_uint2(high[0], high[1]));
+  store(1, make_uint2(low[0], low[1]));
+  return largest < 0x4b408000u;
+}
+
+// kHeads heads per lane; those past the group have a unit of 0.
+template <int kStages, int kHeads>
 class Consumer {
  public:
-  __device__ __forceinline__ Consumer(const Task& task, Smem& smem)
+  __device__ __forceinline__ Consumer(const Task& task, Smem<kStages>& smem)
       : task_(task),
         smem_(smem),
         warp_(thread_index() / 32),
@@ -267,7 +265,7 @@ class Consumer {
         g_(lane_ / 4),
         t_(lane_ % 4) {}
 
-  // Attends and writes to open_out(), [group, 256] of the first row. The path, kSingle if the CTA needs that: then
+  // Attends and writes to open_out(), [group, 256]. The path, kSingle if the CTA needs that: then
   // nothing is written.
   template <typename F>
   __device__ __forceinline__ int run(int forced, F open_out) {
@@ -284,13 +282,7 @@ class Consumer {
   }
 
  private:
-  static constexpr int kRows = Smem::kRows, kHeads = kRows * kRowHeads, kPairs = (kHeads + 1) / 2;
-
-  static constexpr bool kValuesByGroup = INT8_WS_WGMMA && kRows > 1;  // of warps: values weighted by wgmma
-
-  // Heads whose scores are computed together: all, or those of a row where their sums would not fit the registers.
-  template <int kDigits>
-  static constexpr int kPart = kRows > 1 && kDigits == 4 ? kRowHeads : kHeads;
+  static constexpr int kPairs = (kHeads + 1) / 2;
 
   // The score of a head, in units: 2^16 * upper + lower with four digits, upper with two.
   struct Score {
@@ -298,25 +290,22 @@ class Consumer {
   };
 
   template <int kDigits>
-  using Sums = int[2 * kPart<kDigits> * kDigits];
+  using Sums = int[2 * kHeads * kDigits];
 
   // Which of a tile's entries are candidates.
   struct Candidates {
-    unsigned of_lane[kRows];  // bits 0 and 8: this lane's candidates g and g + 8
+    unsigned of_lane;  // bits 0 and 8: this lane's candidates g and g + 8
 
-    __device__ __forceinline__ bool has(int row, int j) const { return (of_lane[row] & (j == 0 ? 1 : 256)) != 0; }
+    __device__ __forceinline__ bool has(int j) const { return (of_lane & (j == 0 ? 1 : 256)) != 0; }
   };
 
   // --- before the first tile ---------------------------------------------------------------------------------------
 
   // Warp w prepares heads [kHeads * w, kHeads * (w + 1)), lane i their channels [8i, 8i + 8). The path.
   __device__ __forceinline__ int prologue(int forced) {
-    uint4 q[kRowHeads];
-    const auto load = [&](int row) {
+    uint4 q[kHeads];
 #pragma unroll
-      for (int n = 0; n < kRowHeads; ++n) q[n] = load_query(kHeads * warp_ + kRowHeads * row + n);
-    };
-    load(0);
+    for (int n = 0; n < kHeads; ++n) q[n] = load_query(kHeads * warp_ + n);
     float key_scale[8];
     const float4* scales = reinterpret_cast<const float4*>(task_.key_scale) + 2 * lane_;
     *reinterpret_cast<float4*>(key_scale) = __ldg(scales);
@@ -324,20 +313,16 @@ class Consumer {
     const float2 value_scale = __ldg(reinterpret_cast<const float2*>(task_.value_scale) + threadIdx.x);
 
     bool exceeds = false;
-#pragma unroll 1
-    for (int row = 0;;) {
 #pragma unroll
-      for (int n = 0; n < kRowHeads; ++n) {
-        const int head = kHeads * warp_ + kRowHeads * row + n;
-        Channels channels(q[n], key_scale);
-        const DigitScale scale = scale_of(channels, head);
-        const bool fits = fold_two(channels, scale.factor * 0x1p-16f, head);
-        const float unit = scale.unit * 65536.f;
-        exceeds |= !(unit * (0.5f * 128.f * kHeadSize) <= kQueryBudget && fits);  // so NaN counts
-        if (lane_ == 0) smem_.to_log2[head] = unit * kLog2E;
-      }
-      if (++row == kRows) break;
-      load(row);
+    for (int n = 0; n < kHeads; ++n) {
+      const int head = kHeads * warp_ + n;
+      Channels channels(q[n], key_scale);
+      const DigitScale scale = scale_of(channels, head);
+      const float unit = scale.unit * 65536.f;
+      const bool fits = fold_two(channels, scale.factor * 0x1p-16f,
+                                 [&](int digit, uint2 codes) { store_digit<2>(head, digit, codes); });
+      exceeds |= !(within_budget(unit) && fits);
+      if (lane_ == 0) smem_.to_log2[head] = unit * kLog2E;
     }
     const auto above = [&](float limit) { return !(fabsf(value_scale.x) <= limit && fabsf(value_scale.y) <= limit); };
     publish_to_products();
@@ -365,26 +350,14 @@ class Consumer {
     return path;
   }
 
-  // Of lane t's heads, [kHeads * t, kHeads * (t + 1)) over all lanes of a quad.
-  __device__ __forceinline__ static int row_of(int head) { return kRows == 1 ? 0 : head % kHeads / kRowHeads; }
-  __device__ __forceinline__ static int head_in_row(int head) {
-    return kRows == 1 ? head : head / kHeads * kRowHeads + head % kRowHeads;
-  }
-
-  // Elements of query and out from the first row to another.
-  __device__ __forceinline__ size_t from_row(int row) const {
-    return kRows == 1 ? 0 : static_cast<size_t>(row) * grid_size().y * task_.group * kHeadSize;
-  }
-
   __device__ __forceinline__ uint4 load_query(int head) const {
-    const __nv_bfloat16* query = task_.query + from_row(row_of(head)) + head_in_row(head) * kHeadSize;
-    return head_in_row(head) < task_.group ? __ldg(reinterpret_cast<const uint4*>(query) + lane_)
-                                           : make_uint4(0, 0, 0, 0);
+    return head < task_.group ? __ldg(reinterpret_cast<const uint4*>(task_.query + head * kHeadSize) + lane_)
+                              : make_uint4(0, 0, 0, 0);
   }
 
   __device__ __forceinline__ DigitScale scale_of(Channels& channels, int head) const {
     const DigitScale scale = int8_tc::digit_scale(channels, task_.scale);
-    return head_in_row(head) < task_.group ? scale : DigitScale{0.f, 0.f};
+    return head < task_.group ? scale : DigitScale{0.f, 0.f};
   }
 
   __device__ __forceinline__ static void publish_to_products() {
@@ -404,28 +377,6 @@ class Consumer {
     *reinterpret_cast<uint2*>(row + 16 * (lane_ % 16 / 2 ^ column % 8) + 8 * (lane_ % 2)) = codes;
   }
 
-  // q * key_scale in units of 1 / factor, below 2^15, rounded once. False if key_scale * factor is beyond FP32.
-  __device__ __forceinline__ bool fold_two(const Channels& c, float factor, int head) {
-    constexpr float kRound = 12582912.f;  // 1.5 * 2^23: its bits then count units, from 0x4b400000 on
-    unsigned word[8], largest = 0;
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      word[n] = __float_as_uint(fmaf(c.q[n], c.key_scale[n] * factor, kRound)) + 128;
-      largest = max(largest, word[n]);
-    }
-    unsigned high[2], low[2];
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const unsigned* w = word + 4 * n;
-      const unsigned w01 = __byte_perm(w[0], w[1], 0x5140), w23 = __byte_perm(w[2], w[3], 0x5140);
-      high[n] = __byte_perm(w01, w23, 0x7632);
-      low[n] = __byte_perm(w01, w23, 0x5410) ^ 0x80808080u;  // 0 .. 255 less 128
-    }
-    store_digit<2>(head, 0, make_uint2(high[0], high[1]));
-    store_digit<2>(head, 1, make_uint2(low[0], low[1]));
-    return largest < 0x4b408000u;
-  }
-
   __device__ __forceinline__ void fold_four(const Channels& c, float factor, int head) {
     alignas(8) Code digit[4][8];
     int8_tc::fold_digits(c, factor, &digit[0][0], 8);
@@ -438,50 +389,35 @@ class Consumer {
   template <int kDigits>
   __device__ __forceinline__ void pass() {
     Score reference[kHeads] = {};
-    float to_log2[kHeads];  // of two rows read again for each tile, or registers spill
-    const auto load_units = [&] {
+    float to_log2[kHeads];
 #pragma unroll
-      for (int n = 0; n < kHeads; ++n) to_log2[n] = smem_.to_log2[kHeads * t_ + n];
-    };
-    if (kRows == 1) load_units();
+    for (int n = 0; n < kHeads; ++n) to_log2[n] = smem_.to_log2[kHeads * t_ + n];
     const float shift = watch_tail_ ? kTop : kTop - kHeadroom;
-    unsigned waiting = (1u << kRows) - 1;  // bit r: row r has met no candidate
-    typename Smem::Place at;
+    bool waiting = true;  // no candidate was met
+    Ring k, v;
 
     for (int tile = 0, buffer = 0; tile < task_.tile_end; ++tile) {
-      at.enter_tile(kDigitColumns<kDigits>);
-      mbarrier_wait(shared_address(&smem_.key_full[at.k.slot]), at.k.parity);  // K and `valid` have landed
-      const void* valid = smem_.valid[at.k.slot];
-      Candidates candidates;
-#pragma unroll
-      for (int row = 0; row < kRows; ++row)
-        candidates.of_lane[row] = static_cast<const unsigned short*>(valid)[4 * row + warp_] >> g_;
-      if (kRows == 1 && *static_cast<const unsigned long long*>(valid) == 0) {  // as early rows of a prompt have them
-        mbarrier_wait(shared_address(&smem_.value_full[at.v.slot]), at.v.parity);
-        release(smem_.key_empty[at.k.slot]);
-        release(smem_.value_empty[at.v.slot]);
-        at.leave_key();
-        at.leave_value();
+      k.enter(kStages);
+      v.enter(kStages - smem_.takes_stage(kDigitColumns<kDigits>));
+      mbarrier_wait(shared_address(&smem_.key_full[k.slot]), k.parity);  // K and `valid` have landed
+      const void* valid = smem_.valid[k.slot];
+      if (*static_cast<const unsigned long long*>(valid) == 0) {  // as early rows of a prompt have them
+        mbarrier_wait(shared_address(&smem_.value_full[v.slot]), v.parity);
+        release(smem_.key_empty[k.slot++]);
+        release(smem_.value_empty[v.slot++]);
         continue;
       }
+      const Candidates candidates{static_cast<unsigned>(static_cast<const unsigned short*>(valid)[warp_] >> g_)};
       publish_to_products();
       __syncwarp();
-#pragma unroll
-      for (int first = 0; first < kHeads; first += kPart<kDigits>) {
-        Sums<kDigits> sum;
-        begin_products<kDigits>(at.k.slot, first, sum);
-        if (kRows > 1) load_units();
-        wait_for_products(sum);
-        if (first + kPart<kDigits> == kHeads) {
-          release(smem_.key_empty[at.k.slot]);
-          at.leave_key();
-        }
-        weigh<kDigits>(sum, first, candidates, buffer, shift, to_log2, waiting, reference);
-      }
+      Sums<kDigits> sum;
+      begin_products<kDigits>(k.slot, sum);
+      wait_for_products(sum);
+      release(smem_.key_empty[k.slot++]);
+      weigh<kDigits>(sum, candidates, buffer, shift, to_log2, waiting, reference);
 
-      mbarrier_wait(shared_address(&smem_.value_full[at.v.slot]), at.v.parity);  // V has landed
-      add_weighted_values(buffer, at.v.slot);
-      at.leave_value();
+      mbarrier_wait(shared_address(&smem_.value_full[v.slot]), v.parity);  // V has landed
+      add_weighted_values(buffer, v.slot++);
       buffer ^= 1;
     }
   }
@@ -490,52 +426,41 @@ class Consumer {
   __device__ __forceinline__ __half2* probability_of(int buffer, int n) const {
     const int line = 2 * t_ + n % 2;  // of 8
     const int column = 8 * ((2 * warp_ + g_ / 4) ^ line) + g_ % 4 * 2;
-    if constexpr (kRows == 1) {
-      return reinterpret_cast<__half2*>(&smem_.probability[buffer][n / 2 * 8 + line][column]);
-    } else {
-      int place = line * kTile + column;
-      asm("" : "+r"(place));  // one sum, or the compiler holds both parts in registers, which then spill
-      return reinterpret_cast<__half2*>(&smem_.probability[buffer][n / 2 * 8][0] + place);
-    }
+    return reinterpret_cast<__half2*>(&smem_.probability[buffer][n / 2 * 8 + line][column]);
   }
 
-  // The probabilities of heads [first, first + kPart): to the probability tile, published, and into l.
+  // The probabilities of a tile: to the probability tile, published, and into l.
   template <int kDigits>
-  __device__ __forceinline__ void weigh(const Sums<kDigits>& sum, int first, const Candidates& candidates, int buffer,
-                                        float shift, const float (&to_log2)[kHeads], unsigned& waiting,
-                                        Score (&reference)[kHeads]) {
-    constexpr unsigned kPartRows = (1u << kPart<kDigits> / kRowHeads) - 1;
-    float sum_of_pair[kPart<kDigits>];
+  __device__ __forceinline__ void weigh(const Sums<kDigits>& sum, const Candidates& candidates, int buffer, float shift,
+                                        const float (&to_log2)[kHeads], bool& waiting, Score (&reference)[kHeads]) {
+    float sum_of_pair[kHeads];
     const bool watches = shift == kTop;
-    bool above = watches || (waiting >> first / kRowHeads & kPartRows) != 0, tail = false;
+    bool above = watches || waiting, tail = false;
     const auto probabilities = [&] {
 #pragma unroll
-      for (int i = 0; i < kPart<kDigits>; ++i) {
-        const int n = first + i, row = n / kRowHeads;
+      for (int n = 0; n < kHeads; ++n) {
         float p[2];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const float x = fmaf(difference<kDigits>(score<kDigits>(sum, i, j), reference[n]), to_log2[n], shift);
-          tail |= candidates.has(row, j) && x < kTop - kTail * kLog2E;
-          p[j] = ex2(candidates.has(row, j) ? x : minus_infinity());
+          const float x = fmaf(difference<kDigits>(score<kDigits>(sum, n, j), reference[n]), to_log2[n], shift);
+          tail |= candidates.has(j) && x < kTop - kTail * kLog2E;
+          p[j] = ex2(candidates.has(j) ? x : minus_infinity());
         }
-        sum_of_pair[i] = p[0] + p[1];
-        above |= sum_of_pair[i] > kLargest;
+        sum_of_pair[n] = p[0] + p[1];
+        above |= sum_of_pair[n] > kLargest;
         *probability_of(buffer, n) = __floats2half2_rn(p[0], p[1]);
       }
     };
     probabilities();
-    if (kValuesByGroup) publish_to_products();
     if (consumers_or(above)) {  // else P is published
-      move_reference<kDigits>(sum, first, candidates, watches, to_log2, waiting, reference);
+      move_reference<kDigits>(sum, candidates, watches, to_log2, waiting, reference);
       tail = false;
       probabilities();
       if (watches && tail) smem_.met_tail = true;
-      if (kValuesByGroup) publish_to_products();
       consumers_sync();  // P is published
     }
 #pragma unroll
-    for (int i = 0; i < kPart<kDigits>; ++i) sum_[first + i] += sum_of_pair[i];
+    for (int n = 0; n < kHeads; ++n) sum_[n] += sum_of_pair[n];
   }
 
   __device__ __forceinline__ void release(unsigned long long& barrier) const {
@@ -543,13 +468,13 @@ class Consumer {
     if (lane_ == 0) mbarrier_arrive(shared_address(&barrier));
   }
 
-  // sum = K * digits of heads [first, first + kPart), for this lane: [4 * (column / 8) + 2 * j + column % 2] for
-  // candidate g + 8j of the warp's 16 and columns 8i + 2t and the next.
+  // sum = K * digits, for this lane: [4 * (column / 8) + 2 * j + column % 2] for candidate g + 8j of the warp's 16 and
+  // columns 8i + 2t and the next.
   template <int kDigits>
-  __device__ __forceinline__ void begin_products(int slot, int first, Sums<kDigits>& sum) const {
+  __device__ __forceinline__ void begin_products(int slot, Sums<kDigits>& sum) const {
     constexpr int kQueryHalf = kDigitColumns<kDigits> * kRow, kKeyHalf = kTile * kRow;
     const unsigned key = __shfl_sync(0xffffffffu, shared_address(&smem_.key[slot][0][0][0]), 0);
-    const unsigned query = shared_address(smem_.digits(kDigitColumns<kDigits>)) + columns_of(first, kDigits) * kRow;
+    const unsigned query = shared_address(smem_.digits(kDigitColumns<kDigits>));
 #if INT8_WS_WGMMA
     const unsigned a = wgmma_steps::operand(key), b = wgmma_steps::operand(query);
     wgmma_steps::begin();
@@ -561,7 +486,7 @@ class Consumer {
     wgmma_steps::commit();
 #else
 #pragma unroll
-    for (int n = 0; n < 2 * kPart<kDigits> * kDigits; ++n) sum[n] = 0;
+    for (int n = 0; n < 2 * kHeads * kDigits; ++n) sum[n] = 0;
     const unsigned a_address = key + (16 * warp_ + lane_ % 16) * kRow + 16 * (lane_ / 16 ^ lane_ % 8);
     const unsigned b_address = query + lane_ % 8 * kRow + 16 * (lane_ / 8 ^ lane_ % 8);
 #pragma unroll 1  // more at a time would spill
@@ -570,7 +495,7 @@ class Consumer {
 #pragma unroll
       for (int n = 0; n < 2; ++n) ldmatrix_x4(a[n], (a_address ^ (pair % 2 * 64 + n * 32)) + pair / 2 * kKeyHalf);
 #pragma unroll
-      for (int j = 0; j < kPart<kDigits> * kDigits / 2; ++j) {
+      for (int j = 0; j < kHeads * kDigits / 2; ++j) {
         unsigned b[4];
         ldmatrix_x4(b, (b_address ^ pair % 2 * 64) + pair / 2 * kQueryHalf + j * 8 * kRow);
         int (&c)[4] = *reinterpret_cast<int (*)[4]>(&sum[4 * j]);
@@ -617,34 +542,31 @@ class Consumer {
 
   // Moves the reference of each head to this tile's maximum if that is larger, and l and acc with it. Rare.
   template <int kDigits>
-  __device__ __forceinline__ void move_reference(const Sums<kDigits>& sum, int first, const Candidates& candidates,
-                                                 bool watches, const float (&to_log2)[kHeads], unsigned& waiting,
+  __device__ __forceinline__ void move_reference(const Sums<kDigits>& sum, const Candidates& candidates, bool watches,
+                                                 const float (&to_log2)[kHeads], bool& waiting,
                                                  Score (&reference)[kHeads]) {
     using Type = typename Units<kDigits>::Type;
     constexpr Type kNone = Units<kDigits>::kNone;
 #pragma unroll
-    for (int n = first; n < first + kPart<kDigits>; ++n) {
+    for (int n = 0; n < kHeads; ++n) {
       Type m = kNone;
 #pragma unroll
       for (int j = 0; j < 2; ++j)
-        if (candidates.has(n / kRowHeads, j)) m = max(m, units<kDigits>(score<kDigits>(sum, n - first, j)));
+        if (candidates.has(j)) m = max(m, units<kDigits>(score<kDigits>(sum, n, j)));
 #pragma unroll
       for (int lanes = 4; lanes < 32; lanes *= 2) m = max(m, __shfl_xor_sync(0xffffffffu, m, lanes));
       if (g_ == 0) smem_.max_of_warp[warp_][kHeads * t_ + n] = m;
     }
     consumers_sync();  // the maxima of the warps are published
-    unsigned met = 0;
 #pragma unroll
-    for (int n = first; n < first + kPart<kDigits>; ++n) {
+    for (int n = 0; n < kHeads; ++n) {
       const int head = kHeads * t_ + n;
       Type m = kNone;
 #pragma unroll
       for (int w = 0; w < kConsumers / 32; ++w) m = max(m, static_cast<Type>(smem_.max_of_warp[w][head]));
       const Score top =
           kDigits == 2 ? Score{static_cast<int>(m), 0} : Score{static_cast<int>(m >> 16), static_cast<int>(m & 0xffff)};
-      if (kRows > 1 && m == kNone) continue;
-      met |= 1u << n / kRowHeads;
-      if (waiting >> n / kRowHeads & 1) {
+      if (waiting) {
         reference[n] = top;
         if (warp_ == 0 && g_ == 0) smem_.first_max[head] = m;
       } else if (m > units<kDigits>(reference[n])) {
@@ -660,15 +582,11 @@ class Consumer {
         }
       }
     }
-    waiting &= ~met;
+    waiting = false;
   }
 
   // acc += V^T * P^T for this warp's channels.
   __device__ __forceinline__ void add_weighted_values(int buffer, int slot) {
-    if constexpr (kValuesByGroup) {
-      add_values_by_group(buffer, slot);
-      return;
-    }
     const unsigned p_address = shared_address(&smem_.probability[buffer][lane_ % 8][8 * (lane_ / 8 ^ lane_ % 8)]);
     // ldmatrix transposes pairs of codes: a lane gets channels 2g and 2g + 1 of slots 2t and 2t + 1, which
     // codes_to_half parts into the rows g and g + 8 of an A fragment.
@@ -697,43 +615,6 @@ class Consumer {
     }
   }
 
-  // The same by wgmma, for channels 64i + 16w of warp w: a step's values become FP16 while those before are added.
-  __device__ __forceinline__ void add_values_by_group(int buffer, int slot) {
-#if INT8_WS_WGMMA
-    const unsigned v_address = shared_address(&smem_.value[slot][candidate_of_slot(lane_)][16 * (warp_ ^ lane_ % 8)]);
-    const unsigned p =
-        wgmma_steps::operand(__shfl_sync(0xffffffffu, shared_address(&smem_.probability[buffer][0][0]), 0));
-    constexpr int kAhead = 3;
-    unsigned codes[kAhead][4];
-    const auto load = [&](int step) {
-      ldmatrix_x4_trans(codes[step % kAhead], (v_address ^ 64 * (step % 4)) + 32 * kHeadSize * (step / 4));
-      if (step == kTile / 32 * 4 - 1) release(smem_.value_empty[slot]);
-    };
-#pragma unroll
-    for (int step = 0; step < kAhead - 1; ++step) load(step);
-#pragma unroll
-    for (int k = 0; k < kTile / 32; ++k) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int step = 4 * k + i;
-        unsigned v[2][4];
-        if (step + kAhead - 1 < 8) load(step + kAhead - 1);
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          int8_tc::codes_to_half(codes[step % kAhead][2 * n], v[n][0], v[n][1]);
-          int8_tc::codes_to_half(codes[step % kAhead][2 * n + 1], v[n][2], v[n][3]);
-        }
-        wgmma_steps::begin();
-#pragma unroll
-        for (int n = 0; n < 2; ++n) wgmma_steps::multiply_add(acc_[i], v[n], p + 4 * k + 2 * n);
-        wgmma_steps::commit();
-        wgmma_steps::wait_but<1>();
-      }
-    }
-    wgmma_steps::wait(acc_);
-#endif
-  }
-
   // --- after the last tile -----------------------------------------------------------------------------------------
 
   // Divides and writes, unless a tail was met.
@@ -750,21 +631,18 @@ class Consumer {
     __nv_bfloat16* out = open_out();
 #pragma unroll
     for (int n = 0; n < kHeads; ++n) {
-      const int head = head_in_row(kHeads * t_ + n);
-      if (head >= task_.group) {
-        if (kRows == 1) break;
-        continue;
-      }
+      const int head = kHeads * t_ + n;
+      if (head >= task_.group) break;
       float l = 0.f;
 #pragma unroll
-      for (int w = 0; w < kConsumers / 32; ++w) l += smem_.sum_of_warp[w][kHeads * t_ + n];
+      for (int w = 0; w < kConsumers / 32; ++w) l += smem_.sum_of_warp[w][head];
       const float inverse = __frcp_rn(l);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int channel = (kValuesByGroup ? 64 * i + 16 * warp_ : 64 * warp_ + 16 * i) + 2 * g_;
+        const int channel = 64 * warp_ + 16 * i + 2 * g_;
         const float2 s = __ldg(reinterpret_cast<const float2*>(task_.value_scale + channel));
         const float even = acc_[i][n / 2][n % 2] * inverse, odd = acc_[i][n / 2][2 + n % 2] * inverse;
-        *reinterpret_cast<unsigned*>(out + from_row(n / kRowHeads) + head * kHeadSize + channel) =
+        *reinterpret_cast<unsigned*>(out + head * kHeadSize + channel) =
             l == 0.f ? 0u : bf16x2_bits(even * s.x, odd * s.y);
       }
     }
@@ -772,7 +650,7 @@ class Consumer {
   }
 
   const Task& task_;
-  Smem& smem_;
+  Smem<kStages>& smem_;
   const int warp_, lane_, g_, t_;
   bool watch_tail_ = false;
   float sum_[kHeads] = {};  // l of this lane's candidates; as acc, in units of the probability tile
@@ -808,9 +686,14 @@ struct Call {
   float scale;
   int forced_path;
   unsigned* path_counts;
+  const unsigned char* taken;  // [rows, kv_heads] whether another kernel has the row, or null
 
   __device__ __forceinline__ __nv_bfloat16* out_of(uint3 cta, uint3 grid) const {
     return out + (static_cast<size_t>(cta.x) * grid.y + cta.y) * group * kHeadSize;
+  }
+
+  __device__ __forceinline__ bool takes_another(uint3 cta, uint3 grid) const {
+    return taken != nullptr && taken[static_cast<size_t>(cta.x) * grid.y + cta.y] != 0;
   }
 
   __device__ __forceinline__ Task task_of(uint3 cta, uint3 grid) const {
@@ -831,13 +714,12 @@ struct Call {
   }
 };
 
-// On path two or four. The path, kSingle if the CTA needs that: then nothing is written; of a producer another.
-template <int kStages, int kProducers, typename Indices>
-__device__ __forceinline__ int attend_digits(const Call& call, const Indices& indices) {
+template <int kStages, int kProducers>
+__device__ __forceinline__ void attend(const Call& call) {
   extern __shared__ __align__(1024) unsigned char smem_bytes[];
-  using Shared = Smem<kStages>;
-  Shared& smem = *reinterpret_cast<Shared*>(smem_bytes);
-  const Task task = call.task_of(indices.cta(), grid_size());
+  Smem<kStages>& smem = *reinterpret_cast<Smem<kStages>*>(smem_bytes);
+  if (call.takes_another(block_index(), grid_size())) return;
+  const Task task = call.task_of(block_index(), grid_size());
   if (threadIdx.x == kConsumers) {
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
@@ -851,32 +733,21 @@ __device__ __forceinline__ int attend_digits(const Call& call, const Indices& in
   }
   __syncthreads();  // the barriers are initialised
   if (threadIdx.x >= kConsumers) {
-    produce<kStages, kProducers>(task, smem, indices.thread());
-    return kTwo;
+    produce<kStages, kProducers>(task, smem);
+    return;
   }
-  const auto out = [&] { return call.out_of(indices.cta(), grid_size()); };  // computed where it is needed
-  const int path = heads_per_lane(task.group) == 3 ? Consumer<Shared, 3>(task, smem).run(call.forced_path, out)
-                                                   : Consumer<Shared, 4>(task, smem).run(call.forced_path, out);
+  const auto out = [&] { return call.out_of(block_index(), grid_size()); };  // computed where it is needed
+  const int path = heads_per_lane(task.group) == 3 ? Consumer<kStages, 3>(task, smem).run(call.forced_path, out)
+                                                   : Consumer<kStages, 4>(task, smem).run(call.forced_path, out);
   if (call.path_counts != nullptr && threadIdx.x == 0) atomicAdd(call.path_counts + path, 1u);
-  return path;
-}
+  if (path != kSingle) return;
 
-// On path single, by the consumers alone.
-template <typename Indices>
-__device__ __forceinline__ void attend_single(const Call& call, const Indices& indices) {
-  extern __shared__ __align__(1024) unsigned char smem_bytes[];
   consumers_sync();  // everyone is done with shared memory; the producers have returned, or are about to
   // The body of decode, of which this is the only split: prefill's, which skips tiles, would spill.
-  using Attention = int8_tc::Attention<true, Indices>;
-  const Task again = call.task_of(indices.cta(), grid_size());  // not held in registers until here
-  Attention(again, *reinterpret_cast<int8_tc::Smem<true>*>(smem_bytes)).run(int8_tc::kSingle, [&] {
-    return SingleOutput{call.out_of(indices.cta(), grid_size())};
+  const Task again = call.task_of(block_index(), grid_size());  // not held in registers until here
+  int8_tc::Attention<true>(again, *reinterpret_cast<int8_tc::Smem<true>*>(smem_bytes)).run(int8_tc::kSingle, [&] {
+    return SingleOutput{out()};
   });
-}
-
-template <int kStages, int kProducers>
-__device__ __forceinline__ void attend(const Call& call) {
-  if (attend_digits<kStages, kProducers>(call, Indices()) == kSingle) attend_single(call, Indices());
 }
 
 }  // namespace int8_ws

@@ -1,401 +1,684 @@
 // SPDX-License-Identifier: MIT
-// kernels/dsa/prefill_int8_union.cu - prefill_int8_ws for rows whose lists are much alike: two neighbours share each
-// tile of the union of their candidates, so that what both selected is read and made FP16 once.
+// kernels/dsa/prefill_int8_union.cu - prefill_int8_ws for rows whose lists are much alike: four neighbours share each
+// tile of the union of their candidates, so that what they select in common is read and made FP16 once.
 //
-// Computes  out[r, h, :] of prefill_int8_ws.
-// Grid      (rows, kv_heads). The CTAs of rows 2i and 2i + 1 compare the first 32 entries of both lists. If at least
-//           half of these are common, the first CTA takes both rows, and the second returns; else each takes its own.
-// Union     A CTA with two rows marks their candidates in two bit maps, counts, and writes the union in ascending
-// order,
-//           each with the rows that have it; so lists need no order. Its rows are taken one after the other all the
-//           same if a list has a candidate twice (so duplicates keep their weight), or the union more than 3/4 of the
-//           candidates of both, more than 3840, or 64 successive ones that span 2^14 positions or more.
-// Block     4 consumer warps and 1 producer, as prefill_int8_ws, and as many bytes of shared memory, so that 3 CTAs fit
-//           an sm_90 SM: K and V tiles take turns in 3 slots.
-// Warps     As in prefill_int8_ws, for both rows: lane t has heads [3t, 3t + 3) of each. A row's probability of a
-//           candidate that only the other has is 0. On sm_90a wgmma adds the values: channels 64i + 16w of consumer w.
-// Paths     0 union_two, 1 union_four: of both rows, by what either needs; 2 two, 3 four: of a row alone; 4 single.
-// Each
-//           as in prefill_int8_ws; rows that share tiles and meet a tail start again one by one. The paths count rows.
-// Errors    As of prefill_int8_ws.
-// Debug     forced_path and path_counts as of decode_int8_tc; a path below 2 is forced on rows alone too, as 2 and 3.
-// Needs     What prefill_int8_ws needs. Rows share tiles only with a group of up to 12 and a context of up to 131072.
-// Leaves    every element of out written.
+// prefill_unite
+// Computes  unions[i], the candidates of rows 4i to 4i + 3 in ascending order, each with the rows that have it, from
+// bit
+//           maps of their lists; so lists need no order. Without tiles if the rows do not share: unless there are four;
+//           the context is up to 131072; of the first 32 entries of each list at least half stand among those of the
+//           list before; no list has a candidate twice (so that duplicates keep their weight); the union is at most 2/3
+//           of what the lists hold together, at most 4096, and no 16 successive ones of it span 2^12 positions.
+// Grid      ceil(rows / 4), with prefill_unite_bytes_per_word of shared memory for each 32 positions of context.
+//
+// prefill_int8_union
+// Computes  out[r, h, :] of prefill_int8_ws for the rows it takes, and which those are. prefill_int8_ws, launched after
+//           it, has the others.
+// Grid      (ceil(rows / 4), kv_heads). CTA (i, g) owns rows 4i to 4i + 3, and query heads [g * group, (g + 1) *
+// group). Takes     all four rows or none. All, if they share; the group is up to 12; each query needs no more than
+// path `two` of
+//           prefill_int8_ws; and no |value_scale| is above 2^16.
+// Block     8 warps, 2 CTAs per SM. All warps copy alike, between the products of values: K two tiles ahead, V one. A
+//           tile has one barrier.
+// Warps     Scores: warpgroup p has rows 2p and 2p + 1, by wgmma as consumers of prefill_int8_ws; lane t heads
+//           [3t, 3t + 3) of each. A row's probability of a candidate that it does not have is 0. Output: warpgroup p
+//           has channels [128p, 128p + 128) of all rows, warp w of it [64i + 16w, 64i + 16w + 16) of these, i = 0, 1.
+// Errors    As of path `two` of prefill_int8_ws, but a score is rounded to FP32 before the reference is subtracted.
+// Debug     path_counts as of decode_int8_tc, by rows: 0 union, here; 1 two, 2 four, 3 single: those of
+// prefill_int8_ws.
+//           With a forced_path above 0 no row is taken.
+// Needs     What prefill_int8_ws needs. Only on sm_90a rows share.
+// Leaves    every element of out of the rows taken written; taken[r, g], 0 or 1, of all rows.
 #include "common/fact.cuh"
 #include "dsa/int8_ws.cuh"
 
 namespace int8_union {
 
 using int8_ws::Call;
-using int8_ws::kConsumers;
+using int8_ws::Channels;
+using int8_ws::DigitScale;
 using int8_ws::kHeadSize;
 using int8_ws::kRow;
 using int8_ws::kTile;
-using int8_ws::Ring;
-using int8_ws::Task;
 
-constexpr int kThreads = kConsumers + 32;
-constexpr int kRowHeads = 3;  // of each row, per lane
-constexpr int kMaxGroup = 4 * kRowHeads;
-constexpr int kHeads = 2 * kMaxGroup;  // of both rows
-constexpr int kColumns = 2 * kHeads;   // digits that have a place of their own: two of each head
-constexpr int kSlots = 3;
-constexpr int kMostTiles = 60;                    // of a union
-constexpr int kResident = INT8_WS_WGMMA ? 3 : 1;  // with mma.sync, registers would spill
+enum Path : int { kUnion, kTwo, kFour, kSingle, kPaths };
 
-enum Path : int { kUnionTwo, kUnionFour, kTwo, kFour, kSingle, kPaths };
-static_assert(static_cast<int>(kUnionTwo) == int8_ws::kTwo && static_cast<int>(kUnionFour) == int8_ws::kFour, "");
+constexpr int kRows = 4;
+constexpr int kThreads = 256;
+constexpr int kMaxGroup = 12;
+constexpr int kMaxContext = 131072;
 
-// Of two lists.
-struct Found {
-  unsigned size, distinct, listed;  // candidates of the union; of both lists, each once; and as often as they have them
-};
-
-// Of two rows. K and V take turns in the slots of one ring: each copy is on its way for nearly a tile's time.
-struct Layout {
-  static constexpr int kRows = 2;
-
-  union {
-    Code key[kSlots][2][kTile][kRow];
-    Code value[kSlots][kTile][kHeadSize];
-    unsigned map[kSlots * kTile * kHeadSize / sizeof(unsigned)];  // before the first copy, of both rows
-  };
-  Code digit[2][kColumns][kRow];  // four of each head take the last slot as well
-  __half probability[2][kHeads][kTile];
-  unsigned short candidate[kMostTiles * kTile];  // of the union, ascending
-  int base[kMostTiles + 1];                      // position of the first candidate of each tile, and of the last of all
-  union {
-    long long max_of_warp[kConsumers / 32][kHeads];
-    float sum_of_warp[kConsumers / 32][kHeads];
-    Found found_by_warp[kThreads / 32];
-  };
-  long long first_max[kHeads];
-  float to_log2[kHeads];
-  alignas(16) unsigned valid[kSlots][2][2];  // [row]: bit i of word w: entry 32w + i of the tile is a candidate of it
-  union {
-    unsigned long long key_full[kSlots], value_full[kSlots];
-  };
-  union {
-    unsigned long long key_empty[kSlots], value_empty[kSlots];
-  };
-  unsigned long long decided;
-  int path;
-  bool met_tail;
-
-  __device__ static constexpr bool takes_stage(int columns) { return columns > kColumns; }
-  __device__ __forceinline__ Code* digits(int columns) {
-    return takes_stage(columns) ? &value[kSlots - 1][0][0] : &digit[0][0][0];
-  }
-
-  // Until what the producer requests before it knows the path has landed: K and V of tile 0.
-  __device__ __forceinline__ void wait_for_first_copies(int) {
-    mbarrier_wait(shared_address(&key_full[0]), 0);
-    mbarrier_wait(shared_address(&key_full[1]), 0);
-  }
-
-  struct Place {
-    Ring next, k, v;
-
-    __device__ __forceinline__ void enter_tile(int columns) {
-      const int slots = kSlots - takes_stage(columns);
-      next.enter(slots);
-      k = next;
-      ++next.slot;
-      next.enter(slots);
-      v = next;
-      ++next.slot;
-    }
-    __device__ __forceinline__ void leave_key() {}
-    __device__ __forceinline__ void leave_value() {}
-  };
-};
-struct alignas(1024) Smem : Layout {};
-static_assert(sizeof(Smem) <= 75 * 1024, "3 CTAs per sm_90 SM: 228 KiB / 3, less 1 KiB reserved each");
-constexpr int kMostContext = 32 * (sizeof(Smem::map) / sizeof(unsigned) / 3);
+constexpr int kUniteThreads = 256;
+constexpr int kMostTiles = 64;       // of a union
+constexpr int kRun = 16;             // successive candidates of a union that share a base
+constexpr int kRuns = kTile / kRun;  // of a tile
+constexpr unsigned kSpan = 4096;     // positions of a run
+constexpr unsigned kRowBit = kSpan;  // of an entry: row 0 has it; the next bits: rows 1 to 3
+static_assert(kMostTiles * kRuns <= kUniteThreads && kTile <= kUniteThreads, "a thread for each run, and past the end");
 
 // --- the union ------------------------------------------------------------------------------------------------------
 
-// A candidate of the union: which rows have it, and the low bits of its position. The rest is that of the tile's first
-// candidate, or one more.
-constexpr unsigned kInFirst = 0x8000, kInSecond = 0x4000, kSpan = 0x4000;
+// Of the lists of four rows, ascending.
+struct Union {
+  unsigned short candidate[kMostTiles * kTile];  // low bits of its position, and which rows have it
+  unsigned base[kMostTiles * kRuns];             // position of the first candidate of each run
+  int tiles;                                     // 0: it is not worth its while, and nothing else is written
+  int unused[3];                                 // so that 16 bytes divide it
+};
 
-// Gives each candidate of two lists and the number of its list to f, in any order.
-template <typename F>
-__device__ __forceinline__ void for_each_candidate(const Call& call, const int* lists, F f) {
-  constexpr int kBatch = 13;  // loads on their way, of each list: all of 2048 entries
-  for (int begin = 0; begin < call.candidates; begin += kBatch * kThreads) {
-    int entry[2][kBatch];
-#pragma unroll
-    for (int k = 0; k < 2 * kBatch; ++k)
-      entry[k % 2][k / 2] =
-          load_entry(lists + k % 2 * call.candidates, begin + k / 2 * kThreads + threadIdx.x, call.candidates);
-#pragma unroll
-    for (int k = 0; k < 2 * kBatch; ++k) {
-      const int position = candidate_or_none(entry[k % 2][k / 2], call.context);
-      if (position >= 0) f(static_cast<unsigned>(position), k % 2);
-    }
-  }
+// Of four lists.
+struct Found {
+  unsigned size, distinct, listed;  // candidates of the union; of the lists, each once; and as often as they have them
+};
+
+// What prefill_unite has of a word of 32 positions: whether each row has them, and how many candidates of the union all
+// earlier words have.
+constexpr int kBytesPerWord = kRows * sizeof(unsigned) + sizeof(unsigned short);
+
+// Entries [first, first + 4) of a list; -1 past its end.
+__device__ __forceinline__ int4 load_four(const int* list, int first, int candidates, bool aligned) {
+  if (aligned)
+    return first < candidates ? __ldg(reinterpret_cast<const int4*>(list + first)) : make_int4(-1, -1, -1, -1);
+  return make_int4(load_entry(list, first, candidates), load_entry(list, first + 1, candidates),
+                   load_entry(list, first + 2, candidates), load_entry(list, first + 3, candidates));
 }
 
-// Whether the lists of two rows look alike, from their first 32 entries: the same answer in each warp of both CTAs.
-__device__ __forceinline__ bool look_alike(const Call& call, unsigned row) {
-  const int lane = threadIdx.x % 32;
-  const int* lists = call.selected + static_cast<size_t>(row) * call.candidates;
-  const int first = candidate_or_none(load_entry(lists, lane, call.candidates), call.context);
-  const int second = candidate_or_none(load_entry(lists + call.candidates, lane, call.candidates), call.context);
+// Marks the candidates of four lists in their maps. How many this thread has met. A thread has 8 successive entries:
+// neighbours in a list often share a word of the map, where the marks of a warp would wait for each other.
+__device__ __forceinline__ unsigned mark(const int* lists, int context, int candidates, unsigned* map, int words) {
+  const bool aligned = candidates % 4 == 0 && reinterpret_cast<size_t>(lists) % sizeof(int4) == 0;
+  unsigned listed = 0;
+  for (int first = 8 * threadIdx.x; first < candidates; first += 8 * kUniteThreads) {
+#pragma unroll
+    for (int rows = 0; rows < kRows; rows += 2) {
+      int4 four[2][2];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        four[i / 2][i % 2] =
+            load_four(lists + static_cast<size_t>(rows + i / 2) * candidates, first + i % 2 * 4, candidates, aligned);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int4 x = four[i / 2][i % 2];
+        const int entries[] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (const int entry : entries) {
+          const unsigned position = entry;
+          if (position >= context) continue;
+          atomicOr(map + (rows + i / 2) * words + position / 32, 1u << position % 32);
+          ++listed;
+        }
+      }
+    }
+  }
+  return listed;
+}
+
+// Whether the lists of four rows look alike, from their first 32 entries: warp w compares rows w and w + 1. Meanwhile
+// empties the maps.
+__device__ __forceinline__ bool look_alike(const int* lists, int context, int candidates, unsigned* map) {
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32;
+  int first = -1, second = -1;
+  if (row < kRows - 1) {
+    lists += static_cast<size_t>(row) * candidates;
+    first = candidate_or_none(load_entry(lists, lane, candidates), context);
+    second = candidate_or_none(load_entry(lists + candidates, lane, candidates), context);
+  }
+  static_assert(kRows == 4, "a vector for each word of context");
+  for (int i = threadIdx.x; i < (context + 31) / 32; i += kUniteThreads)
+    reinterpret_cast<uint4*>(map)[i] = make_uint4(0, 0, 0, 0);
   bool common = false;
 #pragma unroll
   for (int n = 0; n < 32; ++n) common |= __shfl_sync(0xffffffffu, first, n) == second;
-  const unsigned listed = __ballot_sync(0xffffffffu, second >= 0);
-  return listed != 0 && 2 * __popc(__ballot_sync(0xffffffffu, common) & listed) >= __popc(listed);
+  const int listed = __popc(__ballot_sync(0xffffffffu, second >= 0));
+  const int shared = __popc(__ballot_sync(0xffffffffu, common && second >= 0));
+  return __syncthreads_and(row >= kRows - 1 || (listed > 0 && 2 * shared >= listed));  // the maps are empty
 }
 
-// Builds the union of the lists of two rows, if that is worth it. Its tiles, or 0.
-__device__ __forceinline__ int unite(const Call& call, Smem& smem, unsigned row) {
-  const int words = (call.context + 31) / 32;
-  unsigned* const map = smem.map;            // bit p of map[r * words ..]: position p is a candidate of row r
-  unsigned* const before = map + 2 * words;  // candidates of the union in all earlier words
-  const int* lists = call.selected + static_cast<size_t>(row) * call.candidates;
-  for (int i = threadIdx.x; i < 2 * words; i += kThreads) map[i] = 0;
-  __syncthreads();  // the maps are empty
-  unsigned listed = 0;
-  for_each_candidate(call, lists, [&](unsigned position, int list) {
-    ++listed;
-    atomicOr(map + list * words + position / 32, 1u << position % 32);
-  });
+// Writes the union of the lists of four rows, whose maps are empty, if that is worth it. Its tiles, or 0.
+__device__ __forceinline__ int unite(const int* lists, int context, int candidates, unsigned* map, Union& all) {
+  __shared__ Found found_by_warp[kUniteThreads / 32];
+  __shared__ unsigned last;  // position of the last candidate
+  const int words = (context + 31) / 32;
+  unsigned short* const before = reinterpret_cast<unsigned short*>(map + kRows * words);
+  const auto rows_of = [&](int word, unsigned (&rows)[kRows]) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) rows[row] = map[row * words + word];
+    return rows[0] | rows[1] | rows[2] | rows[3];
+  };
+  const unsigned listed = mark(lists, context, candidates, map, words);
   __syncthreads();  // the maps are complete
 
-  const int part = (words + kThreads - 1) / kThreads | 1;  // words of each thread; odd: they lie in different banks
+  const int part =
+      (words + kUniteThreads - 1) / kUniteThreads | 1;  // words of each thread; odd: they lie in different banks
   const int begin = min(static_cast<int>(threadIdx.x) * part, words), end = min(begin + part, words);
-  unsigned size = 0, distinct = 0;
+  Found found = {0, 0, listed};
   for (int w = begin; w < end; ++w) {
-    size += __popc(map[w] | map[words + w]);
-    distinct += __popc(map[w]) + __popc(map[words + w]);
+    unsigned rows[kRows];
+    found.size += __popc(rows_of(w, rows));
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) found.distinct += __popc(rows[row]);
   }
-  unsigned first = size;  // of this thread: how many the threads before have
+  unsigned first = found.size;  // of this thread: how many the threads before have
 #pragma unroll
   for (int lanes = 1; lanes < 32; lanes *= 2) {
     const unsigned more = __shfl_up_sync(0xffffffffu, first, lanes);
     if (threadIdx.x % 32 >= lanes) first += more;
   }
-  first -= size;
-  const Found found = {__reduce_add_sync(0xffffffffu, size), __reduce_add_sync(0xffffffffu, distinct),
-                       __reduce_add_sync(0xffffffffu, listed)};
-  if (threadIdx.x % 32 == 0) smem.found_by_warp[threadIdx.x / 32] = found;
+  first -= found.size;
+  found = {__reduce_add_sync(0xffffffffu, found.size), __reduce_add_sync(0xffffffffu, found.distinct),
+           __reduce_add_sync(0xffffffffu, found.listed)};
+  if (threadIdx.x % 32 == 0) found_by_warp[threadIdx.x / 32] = found;
   __syncthreads();  // what the warps found is published
-  Found all = {0, 0, 0};
+  found = {0, 0, 0};
 #pragma unroll
-  for (int w = 0; w < kThreads / 32; ++w) {
-    const Found of_warp = smem.found_by_warp[w];
+  for (int w = 0; w < kUniteThreads / 32; ++w) {
+    const Found of_warp = found_by_warp[w];
     if (w < threadIdx.x / 32) first += of_warp.size;
-    all = {all.size + of_warp.size, all.distinct + of_warp.distinct, all.listed + of_warp.listed};
+    found = {found.size + of_warp.size, found.distinct + of_warp.distinct, found.listed + of_warp.listed};
   }
-  const int tiles = (all.size + kTile - 1) / kTile;
-  if (all.distinct < all.listed || tiles > kMostTiles || 4 * all.size > 3 * all.listed) return 0;
+  const int tiles = (found.size + kTile - 1) / kTile;
+  if (found.distinct < found.listed || tiles > kMostTiles || 3 * found.size > 2 * found.listed) return 0;
 
   for (int w = begin; w < end; ++w) {
+    unsigned rows[kRows];
     before[w] = first;
-    first += __popc(map[w] | map[words + w]);
+    first += __popc(rows_of(w, rows));
   }
-  __syncthreads();  // `before` is published
-  for_each_candidate(call, lists, [&](unsigned position, int list) {
-    const unsigned w = position / 32, bit = position % 32, in_first = map[w], in_second = map[words + w];
-    if (list == 1 && (in_first >> bit & 1) != 0) return;
-    const unsigned at = before[w] + __popc((in_first | in_second) & ((1u << bit) - 1));
-    smem.candidate[at] =
-        position % kSpan | (list == 0 ? kInFirst : 0) | (list == 1 || (in_second >> bit & 1) != 0 ? kInSecond : 0);
-    if (at % kTile == 0) smem.base[at / kTile] = position;
-    if (at == all.size - 1) smem.base[tiles] = position;
-  });
-  const int past = all.size + threadIdx.x;
-  if (past < tiles * kTile) smem.candidate[past] = 0;
-  __syncthreads();  // the union is published
-  const bool wide = threadIdx.x < tiles && smem.base[threadIdx.x + 1] - smem.base[threadIdx.x] >= kSpan;
+  __syncthreads();                         // `before` is published
+  unsigned rows[kRows], left = 0, at = 0;  // of a word: what is not written yet, and its place
+  for (int w = threadIdx.x;;) {            // one loop over words and bits, so that a warp's lanes end together
+    if (left == 0) {
+      if (w >= words) break;
+      left = rows_of(w, rows);
+      at = before[w];
+      w += kUniteThreads;
+      if (left == 0) continue;
+    }
+    const unsigned bit = left & -left, position = 32 * (w - kUniteThreads) + __ffs(bit) - 1;
+    left ^= bit;
+    unsigned entry = position % kSpan;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row)
+      if ((rows[row] & bit) != 0) entry += kRowBit << row;
+    all.candidate[at] = entry;
+    if (at % kRun == 0) all.base[at / kRun] = position;
+    if (++at == found.size) last = position;
+  }
+  const int run = threadIdx.x, runs = (found.size + kRun - 1) / kRun;
+  if (runs <= run && run < tiles * kRuns) all.base[run] = 0;
+  __syncthreads();                            // the union is published
+  const int past = found.size + threadIdx.x;  // no row has these, but they have a position in the cache
+  if (past < tiles * kTile) all.candidate[past] = all.base[past / kRun] % kSpan;
+  const bool wide = run < runs && (run + 1 < runs ? all.base[run + 1] : last) - all.base[run] >= kSpan;
   return __syncthreads_or(wide) ? 0 : tiles;
 }
 
-// --- the CTA of two rows --------------------------------------------------------------------------------------------
+// --- attention over the union ---------------------------------------------------------------------------------------
 
-// Copies the rows of a tile of K or V into the next slot, as int8_ws::produce does.
-template <bool kIsValue>
-__device__ __forceinline__ void copy_tile(Smem& smem, Ring& at, int slots, const Code* source, unsigned target,
-                                          const int (&position)[kTile / 2], bool all, uint4 valid) {
-  constexpr int kRowBytes = kIsValue ? kHeadSize : kRow;
-  at.enter(slots);
-  const unsigned full = shared_address(&smem.key_full[at.slot]);
-  mbarrier_wait(shared_address(&smem.key_empty[at.slot]), at.parity ^ 1);  // what it held is used
-  if (threadIdx.x % 32 == 0) {
-    if (!kIsValue) *reinterpret_cast<uint4*>(smem.valid[at.slot]) = valid;
-    mbarrier_arrive(full);
-  }
-  __syncwarp();
-  target += at.slot * sizeof(smem.key[0]);
-  if (all)
-    int8_ws::copy_rows<kTile, kRowBytes, kIsValue, true>(target, source, position);
-  else
-    int8_ws::copy_rows<kTile, kRowBytes, kIsValue, false>(target, source, position);
-  mbarrier_arrive_copied(full);
-  ++at.slot;
-}
+#if INT8_WS_WGMMA
 
-// As int8_ws::produce of one warp.
-__device__ __forceinline__ void produce(const Task& task, Smem& smem) {
-  const int lane = threadIdx.x % 32, chunk = lane % 16, odd = lane / 16;
+constexpr int kPairThreads = 128;           // of the warpgroup that has the scores of a pair of rows
+constexpr int kRowHeads = kMaxGroup / 4;    // of a row, per lane
+constexpr int kLaneHeads = 2 * kRowHeads;   // of a pair
+constexpr int kPairHeads = 4 * kLaneHeads;  // head n of lane t is head kLaneHeads * t + n of its pair
+constexpr int kHeads = 2 * kPairHeads;
+constexpr int kColumns = 2 * kPairHeads;                      // digits of a pair
+constexpr float kShift = int8_ws::kTop - int8_ws::kHeadroom;  // log2 of what the probability tile holds of a reference
 
-  const Code* key = task.key + 16 * chunk;
-  const Code* value = task.value + 16 * chunk;
-  asm("" : "+l"(key), "+l"(value));  // one sum each, or the compiler adds the parts to every row's address anew
-  const unsigned key_target = shared_address(&smem.key[0][chunk / 8][odd][16 * (chunk % 8 ^ odd)]);
-  const unsigned value_target = shared_address(&smem.value[0][odd][16 * (chunk ^ 2 * odd)]);
+// Of a head: the exponential's argument is to_log2 * score, in units, + offset. So offset stands for the reference.
+struct Exponent {
+  float to_log2, offset;
+};
 
-  int slots = kSlots;
-  const auto learn_path = [&] {
-    mbarrier_wait(shared_address(&smem.decided), 0);
-    slots -= smem.path == int8_ws::kFour;
-    return smem.path != int8_ws::kSingle;
+struct Layout {
+  Code key[2][2][kTile][kRow];           // [tile % 2]; swizzled as wgmma_steps.cuh says
+  Code value[2][kTile][kHeadSize];       // [tile % 2]; 16-byte chunk c of slot s is at c ^ (s % 8)
+  Code digit[2][2][kColumns][kRow];      // [pair], as key
+  __half probability[2][kHeads][kTile];  // [tile % 2][column of acc][slot], chunk c of row r at c ^ (r % 8)
+  Union all;
+  union {
+    int max_of_warp[kThreads / 32][kPairHeads];  // units
+    float sum_of_warp[kThreads / 32][kPairHeads];
   };
-  bool needed = true;
-  Ring at;
-  for (int tile = 0; tile < task.tile_end; ++tile) {
-    if (tile == 1) needed = learn_path();  // before the last slot is copied to
-    if (!needed) break;
-    unsigned in_first[2], in_second[2];
-    int entry[2], position[kTile / 2];
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const unsigned candidate = smem.candidate[tile * kTile + 32 * e + lane], base = smem.base[tile];
-      entry[e] = candidate == 0 ? -1 : static_cast<int>(base + (candidate - base) % kSpan);
-      in_first[e] = __ballot_sync(0xffffffffu, candidate & kInFirst);
-      in_second[e] = __ballot_sync(0xffffffffu, candidate & kInSecond);
-    }
-    const bool all = ((in_first[0] | in_second[0]) & (in_first[1] | in_second[1])) == 0xffffffffu;
-#pragma unroll
-    for (int i = 0; i < kTile / 2; ++i) position[i] = __shfl_sync(0xffffffffu, entry[i / 16], i % 16 * 2 + odd);
-    const uint4 valid = make_uint4(in_first[0], in_first[1], in_second[0], in_second[1]);
-    copy_tile<false>(smem, at, slots, key, key_target, position, all, valid);
-    copy_tile<true>(smem, at, slots, value, value_target, position, all, valid);
-  }
-  cp_async_commit();  // without a group of theirs, nothing would wait for the copies
-  cp_async_wait<0>();
-}
-
-// On path two or four, as int8_ws::attend_digits.
-__device__ __forceinline__ int attend_both(const Call& call, Smem& smem, int tiles) {
-  if (threadIdx.x == kConsumers) {
-#pragma unroll
-    for (int s = 0; s < kSlots; ++s) {
-      mbarrier_init(shared_address(&smem.key_full[s]), 33);  // copies, and one arrival for `valid`
-      mbarrier_init(shared_address(&smem.key_empty[s]), kConsumers / 32);
-    }
-    mbarrier_init(shared_address(&smem.decided), 1);
-    smem.met_tail = false;
-  }
-  __syncthreads();  // the barriers are initialised
-  Task task = call.task_of(block_index(), grid_size());
-  task.tile_end = tiles;
-  if (threadIdx.x >= kConsumers) {
-    produce(task, smem);
-    return kUnionTwo;
-  }
-  const int path = int8_ws::Consumer<Smem, kRowHeads>(task, smem).run(call.forced_path, [&] {
-    return call.out_of(block_index(), grid_size());
-  });
-  if (call.path_counts != nullptr && threadIdx.x == 0)
-    atomicAdd(call.path_counts + (path == int8_ws::kSingle ? kSingle : path), 2u);
-  return path;
-}
-
-// What the rows of a CTA have in the last bytes of shared memory, behind all else: in registers it would spill.
-struct Rows {
-  int now, last;  // the row that is attended to, and the last, from the CTA's own on
-  int singles;    // bit r: row r still needs path single
+  Exponent exponent[kHeads];
+  float factor[kHeads];  // by which l and acc of a head change as its reference moves; at the end 1 / l
 };
-constexpr unsigned kSmemBytes = 75 * 1024;
-static_assert(sizeof(Layout) + sizeof(Rows) <= kSmemBytes && sizeof(int8_ws::Layout<2>) + sizeof(Rows) <= kSmemBytes &&
-                  sizeof(int8_tc::Smem<true>) + sizeof(Rows) <= kSmemBytes,
-              "there is room behind each of them");
+struct alignas(1024) Smem : Layout {};
+static_assert(sizeof(Smem) <= 113 * 1024, "2 CTAs per sm_90 SM: 228 KiB / 2, less 1 KiB reserved each");
 
-// As int8_tc::Indices, of the row that is attended to. Not threadIdx.x: what the compiler computes from that is alike
-// for both rows, so it would hold that in registers from one to the next, and these spill.
-struct Indices {
-  volatile Rows& rows;
+// A thread's part of the copies: one 16-byte chunk of four rows of each tile.
+class Copies {
+ public:
+  static constexpr int kSteps = 4;
+  using Offsets = unsigned[kSteps];  // in bytes from the head's first row
 
-  __device__ __forceinline__ uint3 cta() const {
-    uint3 index = block_index();
-    index.x += rows.now;
-    return index;
+  __device__ __forceinline__ Copies(const Call& call, Smem& smem) : smem_(smem) {
+    const size_t head = static_cast<size_t>(blockIdx.y) * call.context * kHeadSize + 16 * (threadIdx.x % 16);
+    key_ = call.key + head;
+    value_ = call.value + head;
   }
-  __device__ __forceinline__ static unsigned thread() { return thread_index(); }
+
+  __device__ __forceinline__ void find(const Union& all, int tile, Offsets& offset) const {
+    const int first = tile * kTile + first_of(thread_index());
+    const uint2 entries = *reinterpret_cast<const uint2*>(&all.candidate[first]);
+    const unsigned base = all.base[first / kRun];
+    const unsigned entry[kSteps] = {entries.x, entries.x >> 16, entries.y, entries.y >> 16};
+#pragma unroll
+    for (int n = 0; n < kSteps; ++n) offset[n] = (base + (entry[n] - base) % kSpan) * kHeadSize;
+  }
+
+  // Where the copies of a tile go. Computed anew for each, or the compiler holds all places in registers, which spill.
+  // Row r has chunk 0 at r % 8 in K; in V at what it has as a slot: 2 * (r % 4) + r / 8 % 2.
+  __device__ __forceinline__ unsigned key_target(int slot) const {
+    const unsigned thread = thread_index(), chunk = thread % 16, first = first_of(thread);
+    return shared_address(&smem_.key[slot][chunk / 8][first][16 * (chunk % 8 ^ first % 8)]);
+  }
+  __device__ __forceinline__ unsigned value_target(int slot) const {
+    const unsigned thread = thread_index(), chunk = thread % 16, first = first_of(thread);
+    return shared_address(&smem_.value[slot][first][16 * (chunk ^ first / 8 % 2)]);
+  }
+
+  // Nothing if guard is negative.
+  __device__ __forceinline__ void key(int step, unsigned target, const Offsets& offset, int guard) const {
+    cp_async_16((target ^ 16 * step) + kRow * step, key_ + offset[step], guard);
+  }
+  __device__ __forceinline__ void value(int step, unsigned target, const Offsets& offset, int guard) const {
+    cp_async_16((target ^ 32 * step) + kHeadSize * step, value_ + offset[step], guard);
+  }
+
+ private:
+  __device__ __forceinline__ static unsigned first_of(unsigned thread) {
+    return thread / 32 * 8 + thread % 32 / 16 * 4;
+  }
+
+  Smem& smem_;
+  const Code *key_, *value_;
 };
 
-__device__ __forceinline__ void attend(const Call& call) {
+class Attention {
+ public:
+  __device__ __forceinline__ Attention(const Call& call, Smem& smem)
+      : call_(call),
+        smem_(smem),
+        copies_(call, smem),
+        warp_(threadIdx.x / 32),
+        lane_(threadIdx.x % 32),
+        pair_(threadIdx.x / kPairThreads),
+        g_(lane_ / 4),
+        t_(lane_ % 4) {}
+
+  // Starts the first copies and prepares the queries. Whether they and the scales of the values are such as path two
+  // takes; if so, K of tile 0, the digits and the union are published.
+  __device__ __forceinline__ bool begin(const Union& all, int tiles) {
+    Queries first_queries, other_queries;
+    load_queries(0, first_queries);
+    Copies::Offsets first;
+    copies_.find(all, 0, first);
+    copies_.find(all, min(1, tiles - 1), ahead_);
+#pragma unroll
+    for (int n = 0; n < Copies::kSteps; ++n) copies_.key(n, copies_.key_target(0), first, 0);
+    for (int i = 8 * threadIdx.x; i < tiles * kTile; i += 8 * kThreads)
+      cp_async_16(shared_address(&smem_.all.candidate[i]), &all.candidate[i]);
+    if (threadIdx.x < tiles)
+      cp_async_16(shared_address(&smem_.all.base[kRuns * threadIdx.x]), &all.base[kRuns * threadIdx.x]);
+    cp_async_commit();
+#pragma unroll
+    for (int n = 0; n < Copies::kSteps; ++n) copies_.value(n, copies_.value_target(0), first, 0);
+#pragma unroll
+    for (int n = 0; n < Copies::kSteps; ++n) copies_.key(n, copies_.key_target(1), ahead_, tiles - 2);
+    cp_async_commit();
+    load_queries(1, other_queries);
+    const float value_scale = __ldg(call_.value_scale + blockIdx.y * kHeadSize + threadIdx.x);
+    float key_scale[8];
+    const float4* scales = reinterpret_cast<const float4*>(call_.key_scale + blockIdx.y * kHeadSize) + 2 * lane_;
+    *reinterpret_cast<float4*>(key_scale) = __ldg(scales);
+    *reinterpret_cast<float4*>(key_scale + 4) = __ldg(scales + 1);
+    bool suffices = fold(0, first_queries, key_scale);
+    suffices &= fold(1, other_queries, key_scale);
+    suffices &= fabsf(value_scale) <= int8_ws::kTailScale;
+    cp_async_wait<1>();  // K of tile 0 and the union have landed
+    fence_for_async();
+    return __syncthreads_and(suffices);
+  }
+
+  __device__ __forceinline__ void run(int tiles) {
+    for (int tile = 0; tile < tiles; ++tile) {
+      Sums sum;
+      begin_products(tile % 2, sum);
+      const unsigned thread = thread_index();
+      const unsigned short* of_lane = &smem_.all.candidate[tile * kTile + thread / 32 % 4 * 16 + thread % 32 / 4];
+      const unsigned rows[2] = {of_lane[0] / kRowBit >> 2 * pair_, of_lane[8] / kRowBit >> 2 * pair_};
+      const Exponent* exponents = &smem_.exponent[thread / kPairThreads * kPairHeads + thread % 4 * kLaneHeads];
+      Exponent exponent[kLaneHeads];
+#pragma unroll
+      for (int n = 0; n < kLaneHeads; ++n) exponent[n] = exponents[n];
+      wgmma_steps::wait(sum);
+      float sum_of_two[kLaneHeads];
+      const bool above = weigh(sum, rows, tile % 2, exponent, sum_of_two);
+      cp_async_wait<0>();
+      fence_for_async();
+      if (__syncthreads_or(above)) {  // P, V of this tile and K of the next are published, or references move
+        move_references(sum, rows, exponent);
+        weigh(sum, rows, tile % 2, exponent, sum_of_two);
+        fence_for_async();
+        __syncthreads();  // P and the factors are published
+        rescale();
+      }
+#pragma unroll
+      for (int n = 0; n < kLaneHeads; ++n) sum_[n] += sum_of_two[n];
+      add_weighted_values(tile, tiles);
+    }
+    finish();
+  }
+
+ private:
+  using Sums = int[4 * kLaneHeads];
+
+  // --- before the first tile ---------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ size_t head_offset(int row, int head) const {
+    const uint3 cta = block_index();
+    return ((static_cast<size_t>(kRows * cta.x + row) * grid_size().y + cta.y) * call_.group + head) * kHeadSize;
+  }
+
+  // Warp w of a pair prepares the heads of lanes t = w, lane i their channels [8i, 8i + 8).
+  using Queries = uint4[kRowHeads];
+
+  __device__ __forceinline__ void load_queries(int row, Queries& q) const {
+    const int first = kRowHeads * (warp_ % 4);
+#pragma unroll
+    for (int n = 0; n < kRowHeads; ++n) {
+      const __nv_bfloat16* query = call_.query + head_offset(2 * pair_ + row, first + n);
+      q[n] = first + n < call_.group ? __ldg(reinterpret_cast<const uint4*>(query) + lane_) : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  // Whether two digits do.
+  __device__ __forceinline__ bool fold(int row, const Queries& q, const float (&key_scale)[8]) {
+    bool suffice = true;
+#pragma unroll
+    for (int n = 0; n < kRowHeads; ++n) {
+      Channels channels(q[n], key_scale);
+      DigitScale scale = int8_tc::digit_scale(channels, call_.scale);
+      if (kRowHeads * (warp_ % 4) + n >= call_.group) scale = {0.f, 0.f};
+      const int of_lane = kRowHeads * row + n;  // in columns 8 * of_lane + 2t and the next
+      suffice &= int8_ws::fold_two(channels, scale.factor * 0x1p-16f, [&](int digit, uint2 codes) {
+        const int column = 8 * of_lane + 2 * (warp_ % 4) + digit;
+        Code* target = smem_.digit[pair_][lane_ / 16][column];
+        *reinterpret_cast<uint2*>(target + 16 * (lane_ % 16 / 2 ^ column % 8) + 8 * (lane_ % 2)) = codes;
+      });
+      const float unit = scale.unit * 65536.f;
+      suffice &= int8_ws::within_budget(unit);
+      if (lane_ == 0)  // the first candidate moves the reference
+        smem_.exponent[kPairHeads * pair_ + kLaneHeads * (warp_ % 4) + of_lane] = {unit * kLog2E, -minus_infinity()};
+    }
+    return suffice;
+  }
+
+  // --- the tiles ---------------------------------------------------------------------------------------------------
+
+  // sum = K * digits of this pair: of this lane's head n [4n + 2j + digit] for candidate g + 8j of the warp's 16.
+  __device__ __forceinline__ void begin_products(int slot, Sums& sum) const {
+    const unsigned key = __shfl_sync(0xffffffffu, shared_address(&smem_.key[slot]), 0);
+    const unsigned query = __shfl_sync(0xffffffffu, shared_address(&smem_.digit[pair_]), 0);
+    const unsigned a = wgmma_steps::operand(key), b = wgmma_steps::operand(query);
+    wgmma_steps::begin();
+    wgmma_steps::multiply(sum, a, b);
+#pragma unroll
+    for (int step = 1; step < 8; ++step)
+      wgmma_steps::multiply_add(sum, a + (step / 4 * kTile * kRow + step % 4 * 32) / 16,
+                                b + (step / 4 * kColumns * kRow + step % 4 * 32) / 16);
+    wgmma_steps::commit();
+  }
+
+  __device__ __forceinline__ static int score(const Sums& sum, int n, int j) {
+    return 256 * sum[4 * n + 2 * j] + sum[4 * n + 2 * j + 1];
+  }
+
+  __device__ __forceinline__ static bool has(unsigned rows, int n) { return (rows >> n / kRowHeads & 1) != 0; }
+
+  // Writes the probabilities of a tile, and their sums over this lane's two candidates. Whether one of those is beyond
+  // FP16.
+  __device__ __forceinline__ bool weigh(const Sums& sum, const unsigned (&rows)[2], int buffer,
+                                        const Exponent (&exponent)[kLaneHeads], float (&sum_of_two)[kLaneHeads]) {
+    float largest = 0.f;
+    const int thread = thread_index(), g = thread % 32 / 4, t = thread % 4;  // or the place spills
+    const int place = (kPairHeads * (thread / kPairThreads) + 2 * t) * kTile +
+                      8 * ((thread / 32 % 4 * 2 + g / 4) ^ 2 * t) + g % 4 * 2;  // even heads n: n / 2 * 8 lines further
+#pragma unroll
+    for (int n = 0; n < kLaneHeads; ++n) {
+      float p[2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float x = fmaf(static_cast<float>(score(sum, n, j)), exponent[n].to_log2, exponent[n].offset);
+        p[j] = ex2(has(rows[j], n) ? x : minus_infinity());
+      }
+      sum_of_two[n] = p[0] + p[1];
+      largest = fmaxf(largest, sum_of_two[n]);
+      *reinterpret_cast<__half2*>(&smem_.probability[buffer][n / 2 * 8][0] + (place ^ n % 2 * (kTile + 8))) =
+          __floats2half2_rn(p[0], p[1]);
+    }
+    return largest > int8_ws::kLargest;
+  }
+
+  // Moves the reference of each head to this tile's maximum if that is larger, and l with it. Rare.
+  __device__ __forceinline__ void move_references(const Sums& sum, const unsigned (&rows)[2],
+                                                  Exponent (&exponent)[kLaneHeads]) {
+    constexpr int kNone = int8_ws::Units<2>::kNone;
+#pragma unroll
+    for (int n = 0; n < kLaneHeads; ++n) {
+      int m = kNone;
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+        if (has(rows[j], n)) m = max(m, score(sum, n, j));
+#pragma unroll
+      for (int lanes = 4; lanes < 32; lanes *= 2) m = max(m, __shfl_xor_sync(0xffffffffu, m, lanes));
+      if (g_ == 0) smem_.max_of_warp[warp_][kLaneHeads * t_ + n] = m;
+    }
+    if (pair_ == 0)
+      named_sync<1, kPairThreads>();
+    else
+      named_sync<2, kPairThreads>();  // the maxima of the pair's warps are published
+#pragma unroll
+    for (int n = 0; n < kLaneHeads; ++n) {
+      const int head = kPairHeads * pair_ + kLaneHeads * t_ + n;
+      int m = kNone;
+#pragma unroll
+      for (int w = 0; w < 4; ++w) m = max(m, smem_.max_of_warp[4 * pair_ + w][kLaneHeads * t_ + n]);
+      const float offset = fmaf(-static_cast<float>(m), exponent[n].to_log2, kShift);
+      float factor = 1.f;
+      if (m != kNone && offset < exponent[n].offset) {
+        factor = ex2(offset - exponent[n].offset);
+        exponent[n].offset = offset;
+        sum_[n] *= factor;
+      }
+      if (warp_ % 4 == 0 && g_ == 0) {
+        smem_.exponent[head].offset = exponent[n].offset;
+        smem_.factor[head] = factor;
+      }
+    }
+  }
+
+  // Head of the two pairs in column 8j + 2t + c of acc.
+  __device__ __forceinline__ int head_of(int j, int c) const {
+    return j / 3 * kPairHeads + kLaneHeads * t_ + j % 3 * 2 + c;
+  }
+
+  __device__ __forceinline__ void rescale() {
+#pragma unroll
+    for (int j = 0; j < kHeads / 8; ++j) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float factor = smem_.factor[head_of(j, c)];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          acc_[i][j][c] *= factor;
+          acc_[i][j][2 + c] *= factor;
+        }
+      }
+    }
+  }
+
+  // acc += V^T * P^T for this warp's channels, while K two tiles ahead and V one ahead are requested.
+  __device__ __forceinline__ void add_weighted_values(int tile, int tiles) {
+    const int buffer = tile % 2;
+    const unsigned thread = thread_index(), warp = thread / 32, lane = thread % 32;  // or the address spills
+    const unsigned v_address = shared_address(
+        &smem_.value[buffer][int8_ws::candidate_of_slot(lane)][16 * (warp / 4 * 8 + warp % 4 ^ lane % 8)]);
+    const unsigned p =
+        wgmma_steps::operand(__shfl_sync(0xffffffffu, shared_address(&smem_.probability[buffer][0][0]), 0));
+    const unsigned value_target = copies_.value_target(1 - buffer), key_target = copies_.key_target(buffer);
+    unsigned codes[2][4];
+    const auto load = [&](int step) {
+      ldmatrix_x4_trans(codes[step % 2], (v_address ^ 64 * (step % 2)) + 32 * kHeadSize * (step / 2));
+    };
+    load(0);
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      if (step + 1 < 4) load(step + 1);
+      unsigned v[2][4];
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        int8_tc::codes_to_half(codes[step % 2][2 * n], v[n][0], v[n][1]);
+        int8_tc::codes_to_half(codes[step % 2][2 * n + 1], v[n][2], v[n][3]);
+      }
+      wgmma_steps::begin();
+#pragma unroll
+      for (int n = 0; n < 2; ++n) wgmma_steps::multiply_add(acc_[step % 2], v[n], p + 4 * (step / 2) + 2 * n);
+      wgmma_steps::commit();
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const int copy = step % 2 * 2 + n;
+        if (step < 2)
+          copies_.value(copy, value_target, ahead_, tiles - 2 - tile);
+        else
+          copies_.key(copy, key_target, ahead_, tiles - 3 - tile);
+      }
+      if (step == 1) copies_.find(smem_.all, min(tile + 2, tiles - 1), ahead_);
+      wgmma_steps::wait_but<1>();
+    }
+    cp_async_commit();
+    wgmma_steps::wait(acc_);
+  }
+
+  // --- after the last tile -----------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void finish() {
+    __syncthreads();  // everyone is done with the maxima of the warps, whose place is taken
+#pragma unroll
+    for (int n = 0; n < kLaneHeads; ++n) {
+      const float of_warp = lanes_sum<28>(sum_[n]);
+      if (g_ == 0) smem_.sum_of_warp[warp_][kLaneHeads * t_ + n] = of_warp;
+    }
+    __syncthreads();  // the sums of the warps are published
+    if (threadIdx.x < kHeads) {
+      float l = 0.f;
+#pragma unroll
+      for (int w = 0; w < 4; ++w) l += smem_.sum_of_warp[threadIdx.x / kPairHeads * 4 + w][threadIdx.x % kPairHeads];
+      smem_.factor[threadIdx.x] = __frcp_rn(l);
+    }
+    __syncthreads();  // the factors are published
+    float2 scale[2];
+    const int channel = 128 * pair_ + 16 * (warp_ % 4) + 2 * g_;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      scale[i] =
+          __ldg(reinterpret_cast<const float2*>(call_.value_scale + block_index().y * kHeadSize + channel + 64 * i));
+#pragma unroll
+    for (int j = 0; j < kHeads / 8; ++j) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int of_lane = j % 3 * 2 + c, head = kRowHeads * t_ + of_lane % kRowHeads;
+        if (head >= call_.group) continue;
+        const float factor = smem_.factor[head_of(j, c)];
+        __nv_bfloat16* out = call_.out + head_offset(j / 3 * 2 + of_lane / kRowHeads, head) + channel;
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          *reinterpret_cast<unsigned*>(out + 64 * i) =
+              int8_ws::bf16x2_bits(acc_[i][j][c] * factor * scale[i].x, acc_[i][j][2 + c] * factor * scale[i].y);
+      }
+    }
+  }
+
+  const Call& call_;
+  Smem& smem_;
+  const Copies copies_;
+  const int warp_, lane_, pair_, g_, t_;
+  Copies::Offsets ahead_;       // of the next tile
+  float sum_[kLaneHeads] = {};  // l of this lane's candidates; as acc, in units of the probability tile
+  float acc_[2][kHeads / 8][4] =
+      {};  // [64 channels][8 columns][C fragment: even channel, odd channel], of two heads each
+};
+
+constexpr unsigned kSmemBytes = sizeof(Smem);
+
+// Whether the rows are taken: then their output is written.
+__device__ __forceinline__ bool attend(const Call& call, const Union& all) {
   extern __shared__ __align__(1024) unsigned char smem_bytes[];
-  Smem& smem = *reinterpret_cast<Smem*>(smem_bytes);
-  volatile Rows& rows = *reinterpret_cast<Rows*>(smem_bytes + kSmemBytes - sizeof(Rows));
-  const Indices indices{rows};
-  const unsigned first = block_index().x & ~1u;
-  const bool share = first + 1 < grid_size().x && call.group <= kMaxGroup && call.context <= kMostContext &&
-                     call.forced_path < kTwo && look_alike(call, first);
-  if (share && block_index().x != first) return;  // the CTA of the first row has both
-  if (threadIdx.x == 0) {
-    rows.now = rows.singles = 0;
-    rows.last = share;
+  const int tiles = all.tiles;
+  if (tiles == 0 || call.group > kMaxGroup || call.forced_path > kUnion) return false;
+  Attention attention(call, *reinterpret_cast<Smem*>(smem_bytes));
+  if (!attention.begin(all, tiles)) {
+    cp_async_wait<0>();
+    return false;
   }
-  const int tiles = share ? unite(call, smem, first) : 0;
-  if (tiles > 0) {
-    if (attend_both(call, smem, tiles) == int8_ws::kSingle && threadIdx.x == 0) rows.singles = 3;
-  } else {
-    Call alone = call;
-    if (call.forced_path >= kTwo) alone.forced_path -= kTwo;
-    if (call.path_counts != nullptr) alone.path_counts += kTwo;
-    for (;;) {
-      __syncthreads();  // `rows` is published, and everyone is done with what shared memory held
-      if (int8_ws::attend_digits<2, 1>(alone, indices) == int8_ws::kSingle && threadIdx.x == 0)
-        rows.singles = rows.singles | 1 << rows.now;
-      const bool last = rows.now == rows.last;
-      __syncthreads();  // everyone is done with the row, and knows whether it was the last
-      if (last) break;
-      if (threadIdx.x == 0) rows.now = 1;
-      if (threadIdx.x == kConsumers) reinterpret_cast<int8_ws::Smem<2>*>(smem_bytes)->invalidate();
-    }
-  }
-  if (threadIdx.x >= kConsumers) return;
-#pragma unroll 1
-  for (;;) {
-    int8_ws::consumers_sync();  // `singles` is published
-    const int left = rows.singles;
-    if (left == 0) return;
-    int8_ws::consumers_sync();  // everyone knows
-    if (threadIdx.x == 0) {
-      rows.now = left % 2 == 0;
-      rows.singles = left & left - 1;
-    }
-    Call again = call;
-    asm volatile("" : "+f"(again.scale));  // nor a product of it
-    int8_ws::attend_single(again, indices);
-  }
+  attention.run(tiles);
+  return true;
 }
+
+#else
+
+constexpr unsigned kSmemBytes = 0;
+
+__device__ __forceinline__ bool attend(const Call&, const Union&) { return false; }
+
+#endif
 
 }  // namespace int8_union
 
+KERNEL_FACT(prefill_unite, threads, int8_union::kUniteThreads);
+KERNEL_FACT(prefill_unite, smem_bytes, int8_union::kMaxContext / 32 * int8_union::kBytesPerWord);
+KERNEL_FACT(prefill_unite, bytes_per_word, int8_union::kBytesPerWord);
+KERNEL_FACT(prefill_unite, union_bytes, sizeof(int8_union::Union));
 KERNEL_FACT(prefill_int8_union, threads, int8_union::kThreads);
 KERNEL_FACT(prefill_int8_union, smem_bytes, int8_union::kSmemBytes);
 KERNEL_FACT(prefill_int8_union, tile, int8_ws::kTile);
+KERNEL_FACT(prefill_int8_union, rows, int8_union::kRows);
 KERNEL_FACT(prefill_int8_union, max_group, int8_ws::kMaxGroup);
 KERNEL_FACT(prefill_int8_union, head_size, int8_ws::kHeadSize);
 KERNEL_FACT(prefill_int8_union, paths, int8_union::kPaths);
-KERNEL_FACT(prefill_int8_union, path_union_two, int8_union::kUnionTwo);
-KERNEL_FACT(prefill_int8_union, path_union_four, int8_union::kUnionFour);
+KERNEL_FACT(prefill_int8_union, path_union, int8_union::kUnion);
 KERNEL_FACT(prefill_int8_union, path_two, int8_union::kTwo);
 KERNEL_FACT(prefill_int8_union, path_four, int8_union::kFour);
 KERNEL_FACT(prefill_int8_union, path_single, int8_union::kSingle);
 
-extern "C" __global__ void __launch_bounds__(int8_union::kThreads, int8_union::kResident)
+extern "C" __global__ void __launch_bounds__(int8_union::kUniteThreads, 6)
+    prefill_unite(const int* __restrict__ selected, int rows, int context, int candidates,
+                  int8_union::Union* __restrict__ unions) {
+  using namespace int8_union;
+  extern __shared__ __align__(16) unsigned map[];
+  const size_t first_row = static_cast<size_t>(kRows) * blockIdx.x;
+  const int* lists = selected + first_row * candidates;
+  const bool share = INT8_WS_WGMMA && first_row + kRows <= rows && context <= kMaxContext &&
+                     look_alike(lists, context, candidates, map);
+  const int tiles = share ? unite(lists, context, candidates, map, unions[blockIdx.x]) : 0;
+  if (threadIdx.x == 0) unions[blockIdx.x].tiles = tiles;
+}
+
+extern "C" __global__ void __launch_bounds__(int8_union::kThreads, 2)
     prefill_int8_union(const __nv_bfloat16* __restrict__ query, const Code* __restrict__ key,
                        const Code* __restrict__ value, const float* __restrict__ key_scale,
                        const float* __restrict__ value_scale, const int* __restrict__ selected,
                        __nv_bfloat16* __restrict__ out, int context, int candidates, int group, float scale,
-                       int forced_path, unsigned* path_counts) {
-  int8_union::attend(int8_ws::Call{query, key, value, key_scale, value_scale, selected, out, context, candidates, group,
-                                   scale, forced_path, path_counts});
+                       int forced_path, unsigned* path_counts, int rows, const int8_union::Union* __restrict__ unions,
+                       unsigned char* __restrict__ taken) {
+  using namespace int8_union;
+  const Call call{query,   key,        value, key_scale, value_scale, selected,    out,
+                  context, candidates, group, scale,     forced_path, path_counts, nullptr};
+  const bool takes = attend(call, unions[blockIdx.x]);
+  const int row = kRows * blockIdx.x + threadIdx.x;
+  if (threadIdx.x < kRows && row < rows) {
+    taken[static_cast<size_t>(row) * gridDim.y + blockIdx.y] = takes;
+    if (takes && path_counts != nullptr) atomicAdd(path_counts + kUnion, 1u);
+  }
 }

@@ -52,18 +52,23 @@ def test_gates_ask_about_the_kernel_of_a_call_that_needs_most_shared_memory(targ
     assert DEVICE_KERNELS["prefill"][WS][0] == asked, "the only one that the backend tells the gates of"
 
 
-@pytest.mark.parametrize(("target", "resident"), [("90a", 3), ("90", 1), ("86", 1)])
-def test_ctas_of_two_rows_fit_a_multiprocessor_without_spills(target: str, resident: int) -> None:
+@pytest.mark.parametrize(("target", "wgmma"), [("90a", True), ("90", False), ("86", False), ("120a", False)])
+def test_ctas_of_four_rows_fit_a_multiprocessor_without_spills(target: str, wgmma: bool) -> None:
+    """Without wgmma no row is shared, and the kernel that says so takes no shared memory."""
     (module,) = compile_modules([UNION_MODULE], parse_target(target))
-    ((name, facts),) = module.kernels.items()
-    assert name == "prefill_int8_union"
-    assert (facts.stack_bytes, facts.spill_store_bytes, facts.spill_load_bytes) == (0, 0, 0)
-    assert facts.threads is not None
-    assert facts.threads == 160
-    assert -(-resident * facts.threads // 128) * 32 * facts.registers <= 65536 // 4
-    assert resident * (facts.dynamic_smem_bytes + 1024) <= 228 * 1024
-    paths = [value for name, value in facts.constants.items() if name.startswith("path_")]
-    assert sorted(paths) == list(range(facts.constants["paths"]))
+    assert set(module.kernels) == {"prefill_unite", "prefill_int8_union"}
+    for name, facts in module.kernels.items():
+        assert (facts.stack_bytes, facts.spill_store_bytes, facts.spill_load_bytes) == (0, 0, 0), name
+        assert facts.threads is not None
+        assert facts.threads * facts.registers <= 65536, name
+    union = module.kernels["prefill_int8_union"]
+    assert union.dynamic_smem_bytes <= 227 * 1024
+    assert (union.dynamic_smem_bytes > 0) == wgmma
+    paths = {name: value for name, value in union.constants.items() if name.startswith("path")}
+    assert paths == {"paths": 4, "path_union": 0, "path_two": 1, "path_four": 2, "path_single": 3}
+    unite = module.kernels["prefill_unite"]
+    assert unite.dynamic_smem_bytes == 131_072 // 32 * unite.constants["bytes_per_word"]
+    assert 6 * 256 * unite.registers <= 65536, "6 CTAs of a usual context on a multiprocessor"
 
 
 @pytest.mark.parametrize("target", ["90a", "86"])

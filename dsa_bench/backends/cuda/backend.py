@@ -54,7 +54,7 @@ MODULES: dict[Op, dict[str, tuple[str, ...]]] = {
         "previous": ("dsa/prefill_bf16",),
         "int8-tc": ("dsa/prefill_int8_tc",),
         WS: ("dsa/prefill_int8_ws",),
-        UNION: ("dsa/prefill_int8_union",),
+        UNION: ("dsa/prefill_int8_union", "dsa/prefill_int8_ws"),
         **CEILING,
     },
 }
@@ -70,7 +70,7 @@ DEVICE_KERNELS: dict[Op, dict[str, tuple[str, ...]]] = {
         "previous": ("prefill_bf16",),
         "int8-tc": ("prefill_int8_tc",),
         WS: ("prefill_int8_ws_few", "prefill_int8_ws"),  # one of them; the first takes more shared memory
-        UNION: ("prefill_int8_union",),
+        UNION: ("prefill_int8_union", "prefill_unite", "prefill_int8_ws_few", "prefill_int8_ws"),  # one of the last
         **CEILING_KERNELS,
     },
 }
@@ -148,8 +148,8 @@ class CudaBackend:
     def device_kernels(self, variant: VariantPlan) -> tuple[str, ...]:
         if variant.kernel == DIGITS:
             return (self._launcher.digits_kernel(variant).name,)
-        if variant.kernel == WS:
-            return (self._launcher.prefill_kernel(variant).name,)
+        if variant.kernel in (WS, UNION):
+            return tuple(kernel.name for kernel in self._launcher.prefill_kernels(variant))
         return DEVICE_KERNELS[self.op][variant.kernel]
 
     def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:

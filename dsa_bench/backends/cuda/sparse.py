@@ -194,14 +194,12 @@ class SparseLauncher:
         cluster, cooperative = (splits, False) if variant.clustered else (0, splits > 1)
         return [KernelLaunch(kernel, grid, arguments, self._stream, cluster=cluster, cooperative=cooperative)]
 
-    def prefill_kernel(self, variant: VariantPlan) -> Kernel:
-        """The device function of a prefill kernel that takes so many CTAs."""
-        if variant.kernel == WS:
-            few = variant.ctas <= WS_FEW_CTAS_PER_SM * self._sms
-            return self._kernels["prefill_int8_ws_few" if few else "prefill_int8_ws"]
-        if variant.kernel == UNION:
-            return self._kernels["prefill_int8_union"]
-        return self._kernels["prefill_bf16" if variant.kernel == "previous" else "prefill_int8_tc"]
+    def prefill_kernels(self, variant: VariantPlan) -> list[Kernel]:
+        """The device functions of a call of a prefill kernel in order, as its number of CTAs chooses them."""
+        few = variant.ctas <= WS_FEW_CTAS_PER_SM * self._sms
+        ws = "prefill_int8_ws_few" if few else "prefill_int8_ws"
+        names = {"previous": ("prefill_bf16",), WS: (ws,), UNION: ("prefill_unite", "prefill_int8_union", ws)}
+        return [self._kernels[name] for name in names.get(variant.kernel, ("prefill_int8_tc",))]
 
     def prefill(
         self,
@@ -211,15 +209,47 @@ class SparseLauncher:
         out: Device,
         paths: Paths = AUTOMATIC_PATHS,
     ) -> list[KernelLaunch]:
-        """The one kernel of a prefill call. VariantRefused if it does not take the shape or the scale."""
-        kernel = self.prefill_kernel(variant)
+        """The kernels of a prefill call in order. VariantRefused if the last does not take the shape or the scale."""
+        *before, kernel = self.prefill_kernels(variant)
         self._refuse_beyond_tile(kernel, shape)
-        arguments = [*inputs.pointers, out, *map(np.int32, (shape.context, shape.candidates, shape.group))]
-        arguments.append(np.float32(inputs.scale))
         if variant.kernel != "previous":
             self._refuse_beyond_bounds(kernel, shape, inputs.scale)
+        grid = self._grid(kernel, shape, shape.kv_heads, 1)
+        sizes = map(np.int32, (shape.context, shape.candidates, shape.group))
+        arguments: list[Any] = [*inputs.pointers, out, *sizes, np.float32(inputs.scale)]
+        if variant.kernel == UNION:
+            unite, union = before
+            taken = allocate((shape.rows, shape.kv_heads), np.uint8)
+            shared = self._unions(unite, union, shape, inputs, arguments, paths, taken)
+            forced, counts = max(paths.forced - 1, -1), paths.counts if paths.counts is NULL else paths.counts[1:]
+            return [*shared, KernelLaunch(kernel, grid, [*arguments, np.int32(forced), counts, taken], self._stream)]
+        if variant.kernel != "previous":
             arguments += [np.int32(paths.forced), paths.counts]
-        return [KernelLaunch(kernel, self._grid(kernel, shape, shape.kv_heads, 1), arguments, self._stream)]
+        if variant.kernel == WS:
+            arguments.append(NULL)
+        return [KernelLaunch(kernel, grid, arguments, self._stream)]
+
+    def _unions(
+        self,
+        unite: Kernel,
+        union: Kernel,
+        shape: SparseShape,
+        inputs: DeviceInputs,
+        arguments: Sequence[Any],
+        paths: Paths,
+        taken: Device,
+    ) -> list[KernelLaunch]:
+        """What `int8-union` does for rows that share candidates: it says in `taken` which these are."""
+        facts, rows = unite.facts.constants, np.int32(shape.rows)
+        groups = ceil_div(shape.rows, union.facts.constants["rows"])
+        unions = allocate((groups, facts["union_bytes"]), np.uint8)
+        smem_bytes = min(ceil_div(shape.context, 32) * facts["bytes_per_word"], unite.dynamic_smem_bytes)
+        lists = [inputs.selected, rows, np.int32(shape.context), np.int32(shape.candidates), unions]
+        rest = [np.int32(paths.forced), paths.counts, rows, unions, taken]
+        return [
+            KernelLaunch(unite, (groups, 1, 1), lists, self._stream, smem_bytes=smem_bytes),
+            KernelLaunch(union, (groups, shape.kv_heads, 1), [*arguments, *rest], self._stream),
+        ]
 
     def gather(self, shape: SparseShape, plan: SplitPlan, inputs: DeviceInputs) -> KernelLaunch:
         """The gather-only ceiling over the cell's K and V bytes."""
