@@ -108,11 +108,16 @@ def launch_gate() -> int:
 
 
 def launch_prefill(backend: CudaBackend, kernels: Sequence[str], cases: Cases) -> int:
-    """Prefill with these kernels, on lists with and without whole tiles of invalid entries, and every path."""
+    """Prefill with these kernels, on lists with and without whole tiles of invalid entries, and every path; 9 rows that
+    share most candidates, of which `int8-union` takes 8 together."""
     checked = 0
-    for candidates, query_heads, invalid in itertools.product(cases.candidates, cases.prefill_heads, cases.invalid):
-        shape = SparseShape(3, candidates + 70, candidates, query_heads, 2, op="prefill")
-        inputs = sparse_inputs(shape, DataSpec(seed=candidates, invalid_fraction=invalid))
+    several = (3, 9) if UNION in kernels else (3,)
+    for candidates, query_heads, invalid, rows in itertools.product(
+        cases.candidates, cases.prefill_heads, cases.invalid, several
+    ):
+        shape = SparseShape(rows, candidates + 70, candidates, query_heads, 2, op="prefill")
+        selection = "overlap:0.95" if rows == 9 else "sorted"
+        inputs = sparse_inputs(shape, DataSpec(seed=candidates, invalid_fraction=invalid, selection=selection))
         inputs.selected[1, candidates // 4 : candidates // 2] = -1
         oracle = reference(inputs)
         buffers = backend.load(inputs, "warm")
