@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Cases of neighbouring rows: what a kernel that reads the candidates of two rows once must keep apart."""
+"""Cases of neighbouring rows: what a kernel that reads the candidates of four rows once must keep apart."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -42,6 +42,14 @@ def _shuffled(positions: Positions) -> Positions:
 
 
 _LISTS: dict[str, tuple[Positions, ...]] = {
+    "four identical": (MANY, MANY, MANY, MANY),
+    "four of one candidate": ((7,), (7,), (7,), (7,)),
+    "four, each without what the others have": tuple(range(4 * row, 400 + 4 * row) for row in range(4)),
+    "four, the last late": (MANY, MANY, MANY, range(35, 420)),
+    "four, a repeated candidate": (MANY, MANY, [*MANY, 21], MANY),
+    "four, one unordered": (MANY, MANY, [*MANY[:40], *_shuffled(MANY[40:])], MANY),
+    "four and three": (MANY, MANY, MANY, MANY, MANY, MANY, MANY),
+    **{f"four, a union of {size}": (range(size),) * 3 + (range(3, size),) for size in (64, 65, 128, 512)},
     "identical": (MANY, MANY),
     "disjoint": (range(250), range(250, 500)),
     "an odd row": (MANY, MANY, MANY),
@@ -59,6 +67,7 @@ _LISTS: dict[str, tuple[Positions, ...]] = {
     "both ends": (range(0, CONTEXT, 2), range(CONTEXT - 511, CONTEXT)),
 }
 _SINKS: dict[str, tuple[Positions, ...]] = {
+    "four, a sink of the third": (_without(MANY, SINK), _without(MANY, SINK), MANY, _without(MANY, SINK)),
     "a sink of the first": (MANY, _without(MANY, SINK)),
     "a sink of the second": (_without(MANY, SINK), MANY),
     "a sink of none": (_without(MANY, SINK), _without(MANY, SINK, 201)),
