@@ -3,7 +3,8 @@
 // flags, counters or fences: a place is empty until something is left there, and empty again once it was taken.
 //
 // All places are empty before a launch and after it, so that launches of any sizes may follow each other over them; who
-// takes from a place is alone in that. Each word speaks for itself, whatever becomes visible first.
+// takes from a place is alone in that, and waits for all that is left before emptying it. Each word speaks for itself,
+// whatever becomes visible first.
 #pragma once
 
 // A NaN that no operation gives: a result that is NaN is 0x7fffffff.

@@ -385,6 +385,7 @@ struct Share {
   static constexpr int kLines = kChunks * 2 * kHeads;
   static constexpr int kSplits = 8;  // of a team
   int part, parts;                   // which of a line's teams this is
+  int each;                          // lines of a CTA, but that the last ones may have fewer
   int line, end, step;               // this team's first line, the end of this CTA's, and how far on the next one is
   int wanted;                        // splits of this team, unless negative
   float2* to;                        // m and l for the first of the CTAs that this thread tells
@@ -393,7 +394,8 @@ struct Share {
 
   __device__ __forceinline__ explicit Share(const Task& task) {
     const int thread = threadIdx.x - kCompute, team = thread / 8, lane = thread % 8, splits = task.splits;
-    const int spread = splits > 2 * kSplits ? 2 : splits > kSplits ? 1 : 0, each = (kLines + splits - 1) / splits;
+    const int spread = splits > 2 * kSplits ? 2 : splits > kSplits ? 1 : 0;
+    each = (kLines + splits - 1) / splits;
     parts = 1 << spread;
     part = team & parts - 1;
     line = task.split * each + (team >> spread);
@@ -404,6 +406,12 @@ struct Share {
     to = task.sums + (((first + lane) * splits + task.split) * (4 * kHeads) + team);
     sums = task.sums + (cta * splits + lane) * (4 * kHeads);
     pieces = task.pieces + ((first + kSplits * part) * (8 * kLines) + lane);
+  }
+
+  // Whether the CTA of a split takes a line of this head, and so looks for m and l of it.
+  __device__ __forceinline__ bool is_asked_for(int head, int split) const {
+    const int first = split * each;  // below 2 * kLines. The head of a line is its remainder
+    return (head + 2 * kLines - first) % (4 * kHeads) < min(each, kLines - first);
   }
 };
 
@@ -452,14 +460,15 @@ __device__ __forceinline__ void merge_share(const Task& task, S& smem, const Sha
     for (int n = 0; n < kSplits; ++n)
       if (n < wanted) leave(pieces + n * kStride, make_float4(empty, empty, empty, empty));
   }
-  named_sync<kGatherBarrier, kGather>();  // all teams have seen m and l
+  named_sync<kGatherBarrier, kGather>();  // all teams have seen m and l: all that was left for this CTA
   float4* sums = reinterpret_cast<float4*>(task.sums + cta_index() * task.splits * (4 * kHeads));
 #pragma unroll 1
   for (int i = threadIdx.x - kCompute; i < task.splits * 2 * kHeads; i += kGather)
     leave(sums + i, make_float4(empty, empty, empty, empty));
 }
 
-// The gather warps without a cluster, once all is copied.
+// The gather warps without a cluster, once all is copied. Nobody is left what it does not look for: that could come
+// after its place was emptied.
 template <int kHeads, typename S>
 __device__ __forceinline__ void exchange(const Task& task, S& smem) {
   const int thread = threadIdx.x - kCompute, head = min(thread / 8, 4 * kHeads - 1);
@@ -467,9 +476,11 @@ __device__ __forceinline__ void exchange(const Task& task, S& smem) {
   mbarrier_wait(shared_address(&smem.sums_there), 0);
   const float2 m_l = head_sums(smem, head);
 #pragma unroll
-  for (int n = 0; n < kMaxSplits / 8; ++n)
-    if (thread < 32 * kHeads && thread % 8 + 8 * n < task.splits)
+  for (int n = 0; n < kMaxSplits / 8; ++n) {
+    const int to = thread % 8 + 8 * n;
+    if (thread < 32 * kHeads && to < task.splits && share.is_asked_for(head, to))
       leave(share.to + n * 8 * task.splits * (4 * kHeads), m_l);
+  }
   if (smem.wide)
     merge_share<kWidePath, kHeads>(task, smem, share);
   else

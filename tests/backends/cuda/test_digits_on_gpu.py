@@ -185,6 +185,23 @@ def test_graph_replays_with_interleaved_geometries_give_the_same_bits(backend: A
     assert bool((mailboxes == 0xFFFFFFFF).all()), "a launch leaves its mailboxes empty"
 
 
+def test_mailboxes_are_empty_after_any_number_of_splits(backend: Any) -> None:
+    """Also those of CTAs that take no line or not every head, which launches of other sizes would read."""
+    inputs = sparse_inputs(SparseShape(2, 4096, 2048), DataSpec(seed=8))
+    mailboxes, judge = empty_mailboxes(4 * 2**20), Judge(backend, inputs)
+    device, out = DeviceInputs.upload(inputs), allocate(inputs.query.shape, BF16)
+    for splits, path in itertools.product(range(1, 33), (INTEGER, WIDE)):
+        variant = plan(inputs.shape, 0, splits)
+        if splits > 1 and variant.ctas > backend.device.sm_count:
+            continue
+        boxes = Mailboxes.of(mailboxes, variant, inputs.shape)
+        (launch,) = backend._launcher.digits(variant, inputs.shape, device, boxes, out, Paths(path))
+        launch.enqueue()
+        backend.synchronize()
+        judge.check(variant, download_bf16(out))
+        assert bool((mailboxes == 0xFFFFFFFF).all()), splits
+
+
 @pytest.mark.parametrize(("rows", "splits"), [(8, 8), (2, 32)])
 def test_mailboxes_give_the_same_bits_every_time(backend: Any, rows: int, splits: int) -> None:
     """Whichever CTA comes first, splits merge in their order; on both paths, and also beside NaNs."""
