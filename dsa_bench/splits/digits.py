@@ -83,10 +83,10 @@ def digit_splits(
 def asked_digit_splits(
     tiles: int, rows: int, kv_heads: int, group: int, target: int, sms: int, clusters: Mapping[int, int] = NO_CLUSTERS
 ) -> DigitSplits:
-    """What a target of tiles per split becomes: asked_splits, held at once if they can be, else in clusters, in as many
-    waves as that takes, or without clusters as many as can be.
+    """What a target of tiles per split becomes: asked_splits, or where the device does not hold them at once as many as
+    the largest cluster of which it holds any, if need be in waves, or without clusters as many as it holds.
 
-    Arguments and no launch as in digit_splits.
+    Arguments and no launch as in digit_splits. Launches of as many splits of a shape are one.
     """
     if min(tiles, rows, kv_heads, group, sms) <= 0:
         return DigitSplits(ALL_HEADS, 0, 0, clustered=False)
@@ -94,11 +94,10 @@ def asked_digit_splits(
     launch = _held_at_once(splits, rows * kv_heads, group, sms, clusters)
     if launch is not None:
         return launch
-    in_waves = _largest_cluster(splits, clusters)
-    if in_waves > 1:
-        return DigitSplits(ALL_HEADS, in_waves, ceil_div(group, ALL_HEADS), clustered=True)
-    fitting = _resident_splits(rows * kv_heads, group, sms)
-    return DigitSplits(ALL_HEADS, min(splits, fitting), ceil_div(group, ALL_HEADS), clustered=False)
+    largest = _largest_cluster(splits, clusters)
+    fewer = largest if largest > 1 else min(splits, _resident_splits(rows * kv_heads, group, sms))
+    in_waves = DigitSplits(ALL_HEADS, fewer, ceil_div(group, ALL_HEADS), clustered=True)
+    return _held_at_once(fewer, rows * kv_heads, group, sms, clusters) or in_waves
 
 
 def asked_splits(tiles: int, target: int, clusters: Mapping[int, int]) -> int:

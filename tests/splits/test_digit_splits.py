@@ -4,7 +4,7 @@
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dsa_bench.model.shape import SparseShape
@@ -106,7 +106,7 @@ def test_a_plan_has_the_ctas_of_its_parts() -> None:
         (1, 5, 7, FEW_CLUSTER),
         (1, 100, 1, RESIDENT),
         (2, 2, 16, CLUSTER),  # 12 clusters of few heads, and 7 fit
-        (4, 1, 16, CLUSTER),  # 32 splits would be 256 CTAs: in waves
+        (4, 1, 16, RESIDENT),  # 32 splits would be 256 CTAs
         (4, 2, 16, RESIDENT),
         (8, 4, 8, RESIDENT),
         (8, 2, 16, CLUSTER),  # in three waves
@@ -123,6 +123,7 @@ def test_a_target_keeps_to_what_the_device_holds() -> None:
     assert asked_digit_splits(64, 8, 2, 12, 1, 132) == launch(8, RESIDENT)
 
 
+@example(tiles=32, rows=4, clusters=H200, targets=(1, 2))
 @given(
     tiles=st.integers(1, 300), rows=st.integers(1, 40), clusters=st.sampled_from([NO_CLUSTERS, H200, {8: 4}]),
     targets=st.tuples(st.integers(1, 300), st.integers(1, 300)),
