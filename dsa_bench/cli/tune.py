@@ -235,8 +235,8 @@ def tune(
         for kernel in kernels or ():
             if kernel not in launched:
                 raise BadInput(
-                    f"--kernels {kernel}: the dispatcher launches it in clusters alone, and this device has none; "
-                    "leave it out of the map"
+                    f"--kernels {kernel}: the dispatcher launches it on GPUs with clusters alone, and this device has "
+                    "none; leave it out of the map"
                 )
         return request(opened.device.backend == "cuda", bool(opened.device.clusters))
 

@@ -112,7 +112,7 @@ class CudaSparse:
         together = f"clusters of {launch.splits}" if launch.clustered else f"{launch.splits} splits, all CTAs resident,"
         return (
             f"{together} with {launch.heads} query heads a CTA, predicted {predicted_us(launch, shape.tiles):.1f} us, "
-            "less than other launches that the device holds at once"
+            "the least of all launches that the device holds at once"
         )
 
     def why(self, kernel: str, shape: SparseShape, requested: int | None) -> str:

@@ -189,8 +189,8 @@ def test_named_rules_choose_splits_of_int8_tc_alone() -> None:
 def test_an_explanation_says_how_splits_merge() -> None:
     lines = explain_cell(CudaSparse(396, 3, H200), SparseShape(1), ["int8-digits"], [0, 2, 8])
     assert lines[1:] == [
-        "  int8-digits, automatic: clusters of 16 with 4 query heads a CTA, predicted 4.1 us, less than other launches "
-        "that the device holds at once -> 16 splits of at most 2 tiles, 96 CTAs",
+        "  int8-digits, automatic: clusters of 16 with 4 query heads a CTA, predicted 4.1 us, the least of all "
+        "launches that the device holds at once -> 16 splits of at most 2 tiles, 96 CTAs",
         "  int8-digits, 2 tiles per split asked, at most 32 splits, and in clusters one of those that the device holds "
         "-> 16 splits of at most 2 tiles, 96 CTAs",
         "  int8-digits, 8 tiles per split asked, at most 32 splits, and in clusters one of those that the device holds "

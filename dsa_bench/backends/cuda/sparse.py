@@ -97,7 +97,7 @@ class Mailboxes:
 
 def empty_mailboxes(nbytes: int) -> Device:
     """Memory for mailboxes of one stream's launches: all bits are set, and are again after each launch of any size."""
-    return upload(np.full(nbytes // 4, 0xFFFFFFFF, np.uint32))
+    return upload(np.full(nbytes // FLOAT_BYTES, 0xFFFFFFFF, np.uint32))
 
 
 def mailbox_bytes(variant: VariantPlan, shape: SparseShape) -> int:
@@ -173,8 +173,8 @@ class SparseLauncher:
         out: Device,
         paths: Paths = AUTOMATIC_PATHS,
     ) -> list[KernelLaunch]:
-        """The one kernel of a call of `int8-digits`. VariantRefused if it does not take the shape, scale or splits, or
-        if the device does not hold all CTAs of a launch that needs it."""
+        """The one kernel of a call of `int8-digits`. VariantRefused if it does not take the shape, scale or splits; of
+        splits that are no cluster, when it is enqueued, if the device does not hold all CTAs at once."""
         kernel, splits = self.digits_kernel(variant), variant.split.splits
         constants = kernel.facts.constants
         self._refuse_beyond_tile(kernel, shape)
