@@ -64,7 +64,8 @@ def predicted_us(launch: DigitSplits, tiles: int) -> float:
 def digit_splits(
     tiles: int, rows: int, kv_heads: int, group: int, sms: int, clusters: Mapping[int, int] = NO_CLUSTERS
 ) -> DigitSplits:
-    """Of all launches that the device holds at once the one predicted to be the fastest, with the fewest splits.
+    """Of the launches that the device holds at once, with a cluster's number of splits or as many as it can hold, the
+    one predicted to be the fastest, with the fewest splits. No other is predicted to be faster.
 
     tiles     [tiles/row]  ceil(candidates / TILE); no launch has more splits
     sms       [SMs]        of which each holds one CTA
