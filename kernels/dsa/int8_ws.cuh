@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "common/arrivals.cuh"
 #include "common/barrier.cuh"
 #include "common/ptx.cuh"
 #include "common/softmax.cuh"
@@ -465,7 +466,7 @@ class Consumer {
 
   __device__ __forceinline__ void release(unsigned long long& barrier) const {
     __syncwarp();
-    if (lane_ == 0) mbarrier_arrive(shared_address(&barrier));
+    arrive_as_one(shared_address(&barrier), lane_ == 0);
   }
 
   // sum = K * digits, for this lane: [4 * (column / 8) + 2 * j + column % 2] for candidate g + 8j of the warp's 16 and
@@ -718,6 +719,7 @@ template <int kStages, int kProducers>
 __device__ __forceinline__ void attend(const Call& call) {
   extern __shared__ __align__(1024) unsigned char smem_bytes[];
   Smem<kStages>& smem = *reinterpret_cast<Smem<kStages>*>(smem_bytes);
+  if (call.taken != nullptr) pdl_wait();  // the kernel before has said which rows it has
   if (call.takes_another(block_index(), grid_size())) return;
   const Task task = call.task_of(block_index(), grid_size());
   if (threadIdx.x == kConsumers) {
@@ -725,8 +727,8 @@ __device__ __forceinline__ void attend(const Call& call) {
     for (int s = 0; s < kStages; ++s) {
       mbarrier_init(shared_address(&smem.key_full[s]), 33 * kProducers);  // and one of each warp for `valid`
       mbarrier_init(shared_address(&smem.value_full[s]), 32 * kProducers);
-      mbarrier_init(shared_address(&smem.key_empty[s]), kConsumers / 32);
-      mbarrier_init(shared_address(&smem.value_empty[s]), kConsumers / 32);
+      mbarrier_init(shared_address(&smem.key_empty[s]), arrivals(kConsumers, 32));
+      mbarrier_init(shared_address(&smem.value_empty[s]), arrivals(kConsumers, 32));
     }
     mbarrier_init(shared_address(&smem.decided), 1);
     smem.met_tail = false;

@@ -4,28 +4,26 @@
 //
 // prefill_unite
 // Computes  unions[i], the candidates of rows 4i to 4i + 3 in ascending order, each with the rows that have it, from
-// bit
-//           maps of their lists; so lists need no order. Without tiles if the rows do not share: unless there are four;
-//           the context is up to 131072; of the first 32 entries of each list at least half stand among those of the
-//           list before; no list has a candidate twice (so that duplicates keep their weight); the union is at most 2/3
-//           of what the lists hold together, at most 4096, and no 16 successive ones of it span 2^12 positions.
+//           bit maps of their lists; so lists need no order. Without tiles if the rows do not share: unless there are
+//           four; the context is up to 131072; of the first 32 entries of each list at least half stand among those of
+//           the list before; no list has a candidate twice (so that duplicates keep their weight); the union is at most
+//           2/3 of what the lists hold together, at most 4096, and no 16 successive ones of it span 2^12 positions.
 // Grid      ceil(rows / 4), with prefill_unite_bytes_per_word of shared memory for each 32 positions of context.
 //
 // prefill_int8_union
 // Computes  out[r, h, :] of prefill_int8_ws for the rows it takes, and which those are. prefill_int8_ws, launched after
-//           it, has the others.
-// Grid      (ceil(rows / 4), kv_heads). CTA (i, g) owns rows 4i to 4i + 3, and query heads [g * group, (g + 1) *
-// group). Takes     all four rows or none. All, if they share; the group is up to 12; each query needs no more than
-// path `two` of
-//           prefill_int8_ws; and no |value_scale| is above 2^16.
+//           it, has the others. Both may be launched programmatically (PDL) behind the kernel before.
+// Grid      (ceil(rows / 4), kv_heads). CTA (i, g) owns rows 4i to 4i + 3, and query heads
+//           [g * group, (g + 1) * group).
+// Takes     all four rows or none. All, if they share; the group is up to 12; each query needs no more than path `two`
+//           of prefill_int8_ws; and no |value_scale| is above 2^16.
 // Block     8 warps, 2 CTAs per SM. All warps copy alike, between the products of values: K two tiles ahead, V one. A
 //           tile has one barrier.
 // Warps     Scores: warpgroup p has rows 2p and 2p + 1, by wgmma as consumers of prefill_int8_ws; lane t heads
 //           [3t, 3t + 3) of each. A row's probability of a candidate that it does not have is 0. Output: warpgroup p
 //           has channels [128p, 128p + 128) of all rows, warp w of it [64i + 16w, 64i + 16w + 16) of these, i = 0, 1.
 // Errors    As of path `two` of prefill_int8_ws, but a score is rounded to FP32 before the reference is subtracted.
-// Debug     path_counts as of decode_int8_tc, by rows: 0 union, here; 1 two, 2 four, 3 single: those of
-// prefill_int8_ws.
+// Debug     path_counts as of decode_int8_tc, by rows: 0 union, here; 1 two, 2 four, 3 single: of prefill_int8_ws.
 //           With a forced_path above 0 no row is taken.
 // Needs     What prefill_int8_ws needs. Only on sm_90a rows share.
 // Leaves    every element of out of the rows taken written; taken[r, g], 0 or 1, of all rows.
@@ -656,6 +654,7 @@ extern "C" __global__ void __launch_bounds__(int8_union::kUniteThreads, 6)
     prefill_unite(const int* __restrict__ selected, int rows, int context, int candidates,
                   int8_union::Union* __restrict__ unions) {
   using namespace int8_union;
+  pdl_launch_dependents();
   extern __shared__ __align__(16) unsigned map[];
   const size_t first_row = static_cast<size_t>(kRows) * blockIdx.x;
   const int* lists = selected + first_row * candidates;
@@ -670,9 +669,11 @@ extern "C" __global__ void __launch_bounds__(int8_union::kThreads, 2)
                        const Code* __restrict__ value, const float* __restrict__ key_scale,
                        const float* __restrict__ value_scale, const int* __restrict__ selected,
                        __nv_bfloat16* __restrict__ out, int context, int candidates, int group, float scale,
-                       int forced_path, unsigned* path_counts, int rows, const int8_union::Union* __restrict__ unions,
+                       int forced_path, unsigned* path_counts, int rows, const int8_union::Union* unions,
                        unsigned char* __restrict__ taken) {
   using namespace int8_union;
+  pdl_launch_dependents();
+  pdl_wait();  // the unions are made
   const Call call{query,   key,        value, key_scale, value_scale, selected,    out,
                   context, candidates, group, scale,     forced_path, path_counts, nullptr};
   const bool takes = attend(call, unions[blockIdx.x]);

@@ -23,10 +23,11 @@
 //                     the running maximum of its tile, or a maximum that rose by more than 60 nats after the first
 //                     tile with a candidate. To see that, such a CTA moves the reference in each tile, to the running
 //                     maximum, and its FP16 tile holds 2^15 of a probability.
-// Taken     taken[r, g] of another kernel: where it is not 0, the CTA leaves out to that. Null: all rows are this
-// kernel's. Errors    p is off by 2^-11 p + 2^-36 of the largest, in l by 2^-22 p. Infinite and NaN inputs: as in
-// int8_tc.cuh. Debug     forced_path and path_counts as of decode_int8_tc. Needs     sm_80+; head size 256; 1 <= group
-// <= 16; 0 <= scale <= 1; candidates <= 2^20; query, key, value and both
+// Taken     taken[r, g] of another kernel, launched before: where it is not 0, that has the row, and the CTA returns.
+//           Null: all rows are this kernel's.
+// Errors    p is off by 2^-11 p + 2^-36 of the largest, in l by 2^-22 p. Infinite and NaN inputs: as in int8_tc.cuh.
+// Debug     forced_path and path_counts as of decode_int8_tc.
+// Needs     sm_80+; head size 256; 1 <= group <= 16; 0 <= scale <= 1; candidates <= 2^20; query, key, value and both
 //           scales 16-byte aligned, out 4-byte aligned.
 //           An entry of `selected` outside [0, context) is no candidate, wherever it stands; duplicates count twice.
 // Leaves    every element of out written.
@@ -43,11 +44,11 @@
   KERNEL_FACT(kernel, path_two, int8_ws::kTwo);                                                                     \
   KERNEL_FACT(kernel, path_four, int8_ws::kFour);                                                                   \
   KERNEL_FACT(kernel, path_single, int8_ws::kSingle);                                                               \
-  extern "C" __global__ void __launch_bounds__(int8_ws::kConsumers + 32 * (producers), resident) kernel(            \
-      const __nv_bfloat16* __restrict__ query, const Code* __restrict__ key, const Code* __restrict__ value,        \
-      const float* __restrict__ key_scale, const float* __restrict__ value_scale, const int* __restrict__ selected, \
-      __nv_bfloat16* __restrict__ out, int context, int candidates, int group, float scale, int forced_path,        \
-      unsigned* path_counts, const unsigned char* __restrict__ taken) {                                             \
+  extern "C" __global__ void __launch_bounds__(int8_ws::kConsumers + 32 * (producers), resident)                    \
+      kernel(const __nv_bfloat16* __restrict__ query, const Code* __restrict__ key, const Code* __restrict__ value, \
+             const float* __restrict__ key_scale, const float* __restrict__ value_scale,                            \
+             const int* __restrict__ selected, __nv_bfloat16* __restrict__ out, int context, int candidates,        \
+             int group, float scale, int forced_path, unsigned* path_counts, const unsigned char* taken) {          \
     int8_ws::attend<stages, producers>(int8_ws::Call{query, key, value, key_scale, value_scale, selected, out,      \
                                                      context, candidates, group, scale, forced_path, path_counts,   \
                                                      taken});                                                       \

@@ -222,7 +222,8 @@ class SparseLauncher:
             taken = allocate((shape.rows, shape.kv_heads), np.uint8)
             shared = self._unions(unite, union, shape, inputs, arguments, paths, taken)
             forced, counts = max(paths.forced - 1, -1), paths.counts if paths.counts is NULL else paths.counts[1:]
-            return [*shared, KernelLaunch(kernel, grid, [*arguments, np.int32(forced), counts, taken], self._stream)]
+            arguments += [np.int32(forced), counts, taken]
+            return [*shared, KernelLaunch(kernel, grid, arguments, self._stream, dependent=self._programmatic)]
         if variant.kernel != "previous":
             arguments += [np.int32(paths.forced), paths.counts]
         if variant.kernel == WS:
@@ -248,7 +249,9 @@ class SparseLauncher:
         rest = [np.int32(paths.forced), paths.counts, rows, unions, taken]
         return [
             KernelLaunch(unite, (groups, 1, 1), lists, self._stream, smem_bytes=smem_bytes),
-            KernelLaunch(union, (groups, shape.kv_heads, 1), [*arguments, *rest], self._stream),
+            KernelLaunch(
+                union, (groups, shape.kv_heads, 1), [*arguments, *rest], self._stream, dependent=self._programmatic
+            ),
         ]
 
     def gather(self, shape: SparseShape, plan: SplitPlan, inputs: DeviceInputs) -> KernelLaunch:
