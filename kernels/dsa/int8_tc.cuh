@@ -117,22 +117,16 @@ __device__ __forceinline__ void codes_to_half(unsigned codes, unsigned& even, un
   odd = half2_bits(__hsub2(reinterpret_cast<const __half2&>(o), offset));
 }
 
-// Which CTA this is and which thread of it; asked again where it is needed.
-struct Indices {
-  __device__ __forceinline__ static uint3 cta() { return block_index(); }
-  __device__ __forceinline__ static unsigned thread() { return threadIdx.x; }
-};
-
 // One CTA at work. Lane = 4 * g + t of the MMA fragments; a thread's rows are heads g and g + 8.
-template <bool kSplitK, typename Indices = int8_tc::Indices>
+template <bool kSplitK>
 class Attention {
  public:
   __device__ __forceinline__ Attention(const Task& task, Smem<kSplitK>& smem)
       : task_(task),
         smem_(smem),
-        tid_(Indices::thread()),
-        warp_(Indices::thread() / 32),
-        lane_(Indices::thread() % 32),
+        tid_(threadIdx.x),
+        warp_(threadIdx.x / 32),
+        lane_(threadIdx.x % 32),
         tiles_(task.tile_end - task.tile_begin) {}
 
   // Attends and gives the result to open_sink(): sink.put_head(head, m, l) once per head of the group,
@@ -220,11 +214,10 @@ class Attention {
   // weighed with 0.
   class Copy {
    public:
-    __device__ __forceinline__ Copy(const Code* head, Code (&rows)[kTile][kHeadSize], const int (&position)[kTile],
-                                    unsigned thread = Indices::thread())
-        : source_(head + 16 * (thread % 16)), target_(shared_address(&rows[thread / 16 * 8][16 * (thread % 16)])) {
-      *reinterpret_cast<int4*>(position_) = *reinterpret_cast<const int4*>(&position[thread / 16 * 8]);
-      *reinterpret_cast<int4*>(position_ + 4) = *reinterpret_cast<const int4*>(&position[thread / 16 * 8 + 4]);
+    __device__ __forceinline__ Copy(const Code* head, Code (&rows)[kTile][kHeadSize], const int (&position)[kTile])
+        : source_(head + 16 * (threadIdx.x % 16)), target_(shared_address(&rows[first()][16 * (threadIdx.x % 16)])) {
+      *reinterpret_cast<int4*>(position_) = *reinterpret_cast<const int4*>(&position[first()]);
+      *reinterpret_cast<int4*>(position_ + 4) = *reinterpret_cast<const int4*>(&position[first() + 4]);
       asm("" : "+l"(source_));           // one sum, or the compiler adds its uniform part to every row's address anew
       asm volatile("" : "+r"(target_));  // not 8 addresses, held in registers through the loop
     }
@@ -235,6 +228,7 @@ class Attention {
     }
 
    private:
+    __device__ __forceinline__ static int first() { return 8 * (threadIdx.x / 16); }
     const Code* source_;
     unsigned target_;
     int position_[8];
