@@ -185,7 +185,8 @@ class CudaBackend:
             host = np.frombuffer(source, np.uint8)
             return [[build.copy(upload(host), allocate(host.shape, np.uint8))] for _ in copies]
         if self.op == "prefill":
-            return [build.prefill(variant, shape, copy, out, paths) for copy in copies]
+            unions = build.unions(variant, shape)
+            return [build.prefill(variant, shape, copy, out, paths, unions) for copy in copies]
         if variant.kernel == DIGITS:
             mailboxes = Mailboxes()
             if needed := mailbox_bytes(variant, shape):

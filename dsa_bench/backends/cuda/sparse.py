@@ -95,6 +95,17 @@ class Mailboxes:
         return cls(memory, memory[_piece_bytes(variant, shape) // memory.itemsize :])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Unions:
+    """What the kernels of a call of `int8-union` leave each other.
+
+    lists  the union of each group of rows      taken  uint8 [rows, kv_heads], whether a row is attended with its group
+    """
+
+    lists: Device
+    taken: Device
+
+
 def empty_mailboxes(nbytes: int) -> Device:
     """Memory for mailboxes of one stream's launches: all bits are set, and are again after each launch of any size."""
     return upload(np.full(nbytes // FLOAT_BYTES, 0xFFFFFFFF, np.uint32))
@@ -201,6 +212,14 @@ class SparseLauncher:
         names = {"previous": ("prefill_bf16",), WS: (ws,), UNION: ("prefill_unite", "prefill_int8_union", ws)}
         return [self._kernels[name] for name in names.get(variant.kernel, ("prefill_int8_tc",))]
 
+    def unions(self, variant: VariantPlan, shape: SparseShape) -> Unions | None:
+        """Memory that prefill calls need beside their tensors, if they follow each other. Only `int8-union` does."""
+        if variant.kernel != UNION:
+            return None
+        unite, union, _ = self.prefill_kernels(variant)
+        lists = (self._groups(union, shape), unite.facts.constants["union_bytes"])
+        return Unions(allocate(lists, np.uint8), allocate((shape.rows, shape.kv_heads), np.uint8))
+
     def prefill(
         self,
         variant: VariantPlan,
@@ -208,6 +227,7 @@ class SparseLauncher:
         inputs: DeviceInputs,
         out: Device,
         paths: Paths = AUTOMATIC_PATHS,
+        unions: Unions | None = None,
     ) -> list[KernelLaunch]:
         """The kernels of a prefill call in order. VariantRefused if the last does not take the shape or the scale."""
         *before, kernel = self.prefill_kernels(variant)
@@ -218,11 +238,11 @@ class SparseLauncher:
         sizes = map(np.int32, (shape.context, shape.candidates, shape.group))
         arguments: list[Any] = [*inputs.pointers, out, *sizes, np.float32(inputs.scale)]
         if variant.kernel == UNION:
+            assert unions is not None, "int8-union needs what `unions` allocates"
             unite, union = before
-            taken = allocate((shape.rows, shape.kv_heads), np.uint8)
-            shared = self._unions(unite, union, shape, inputs, arguments, paths, taken)
+            shared = self._shared(unite, union, shape, inputs, arguments, paths, unions)
             forced, counts = max(paths.forced - 1, -1), paths.counts if paths.counts is NULL else paths.counts[1:]
-            arguments += [np.int32(forced), counts, taken]
+            arguments += [np.int32(forced), counts, unions.taken]
             return [*shared, KernelLaunch(kernel, grid, arguments, self._stream, dependent=self._programmatic)]
         if variant.kernel != "previous":
             arguments += [np.int32(paths.forced), paths.counts]
@@ -230,7 +250,7 @@ class SparseLauncher:
             arguments.append(NULL)
         return [KernelLaunch(kernel, grid, arguments, self._stream)]
 
-    def _unions(
+    def _shared(
         self,
         unite: Kernel,
         union: Kernel,
@@ -238,21 +258,24 @@ class SparseLauncher:
         inputs: DeviceInputs,
         arguments: Sequence[Any],
         paths: Paths,
-        taken: Device,
+        unions: Unions,
     ) -> list[KernelLaunch]:
         """What `int8-union` does for rows that share candidates: it says in `taken` which these are."""
-        facts, rows = unite.facts.constants, np.int32(shape.rows)
-        groups = ceil_div(shape.rows, union.facts.constants["rows"])
-        unions = allocate((groups, facts["union_bytes"]), np.uint8)
-        smem_bytes = min(ceil_div(shape.context, 32) * facts["bytes_per_word"], unite.dynamic_smem_bytes)
-        lists = [inputs.selected, rows, np.int32(shape.context), np.int32(shape.candidates), unions]
-        rest = [np.int32(paths.forced), paths.counts, rows, unions, taken]
+        rows, groups = np.int32(shape.rows), self._groups(union, shape)
+        wanted_bytes = ceil_div(shape.context, 32) * unite.facts.constants["bytes_per_word"]
+        smem_bytes = min(wanted_bytes, unite.dynamic_smem_bytes)  # of longer contexts nothing is shared
+        lists = [inputs.selected, rows, np.int32(shape.context), np.int32(shape.candidates), unions.lists]
+        rest = [np.int32(paths.forced), paths.counts, rows, unions.lists, unions.taken]
         return [
             KernelLaunch(unite, (groups, 1, 1), lists, self._stream, smem_bytes=smem_bytes),
             KernelLaunch(
                 union, (groups, shape.kv_heads, 1), [*arguments, *rest], self._stream, dependent=self._programmatic
             ),
         ]
+
+    @staticmethod
+    def _groups(union: Kernel, shape: SparseShape) -> int:
+        return ceil_div(shape.rows, union.facts.constants["rows"])
 
     def gather(self, shape: SparseShape, plan: SplitPlan, inputs: DeviceInputs) -> KernelLaunch:
         """The gather-only ceiling over the cell's K and V bytes."""
