@@ -59,11 +59,12 @@ def test_ctas_of_four_rows_fit_a_multiprocessor_without_spills(target: str, wgmm
     assert set(module.kernels) == {"prefill_unite", "prefill_int8_union"}
     for name, facts in module.kernels.items():
         assert (facts.stack_bytes, facts.spill_store_bytes, facts.spill_load_bytes) == (0, 0, 0), name
-        assert facts.threads is not None
-        assert facts.threads * facts.registers <= 65536, name
+        assert facts.threads == 256, name
     union = module.kernels["prefill_int8_union"]
-    assert union.dynamic_smem_bytes <= 227 * 1024
+    assert 2 * 256 * union.registers <= 65536, "2 CTAs on a multiprocessor"
+    assert 2 * (union.dynamic_smem_bytes + union.static_smem_bytes + 1024) <= 228 * 1024, "1 KiB is the device's own"
     assert (union.dynamic_smem_bytes > 0) == wgmma
+    assert union.constants["rows"] == 4
     paths = {name: value for name, value in union.constants.items() if name.startswith("path")}
     assert paths == {"paths": 4, "path_union": 0, "path_two": 1, "path_four": 2, "path_single": 3}
     unite = module.kernels["prefill_unite"]
