@@ -95,6 +95,46 @@ def test_contexts_at_the_limit_and_spans_that_12_bits_do_not_hold(prefill_backen
     check(prefill_backend, inputs)
 
 
+@pytest.mark.parametrize(("size", "path"), [(4096, "union"), (4097, "two")])
+def test_a_union_has_up_to_4096_candidates(prefill_backend: Any, size: int, path: str) -> None:
+    inputs = sparse_inputs(shape_of(4, 5000, size), OVERLAP)
+    inputs.selected[1:] = inputs.selected[0]
+    assert taken(prefill_backend, inputs) == {path: 8}
+    check(prefill_backend, inputs)
+
+
+@pytest.mark.parametrize(("span", "path"), [(4095, "union"), (4096, "two")])
+@pytest.mark.parametrize("far", [16, 31])
+def test_runs_of_16_span_up_to_12_bits(prefill_backend: Any, far: int, span: int, path: str) -> None:
+    """From the first of a run to the first of the next, or to the last candidate of all."""
+    inputs = sparse_inputs(shape_of(4, 8192, 32), OVERLAP)
+    inputs.selected[:] = np.arange(32)
+    inputs.selected[:, far:] += (far - 1) // 16 * 16 + span - far
+    assert taken(prefill_backend, inputs) == {path: 8}
+    check(prefill_backend, inputs)
+
+
+@pytest.mark.parametrize(("shared", "path"), [(16, "union"), (15, "two")])
+def test_half_of_the_first_32_entries_say_that_lists_are_alike(prefill_backend: Any, shared: int, path: str) -> None:
+    inputs = sparse_inputs(shape_of(4, 4096, 512), OVERLAP)
+    inputs.selected[:] = np.arange(512)
+    inputs.selected[3, shared:32] += 1000
+    assert taken(prefill_backend, inputs) == {path: 8}
+    check(prefill_backend, inputs)
+
+
+@pytest.mark.parametrize(("own", "path"), [(150, "union"), (151, "two")])
+def test_a_union_is_at_most_two_thirds_of_its_lists(prefill_backend: Any, own: int, path: str) -> None:
+    """Of 120 candidates that all have, and as many of each list's own: 720 of 1080, and 724 of 1084."""
+    inputs = sparse_inputs(shape_of(4, 4096, 512), OVERLAP)
+    inputs.selected[:] = -1
+    inputs.selected[:, :120] = np.arange(120)
+    for row in range(4):
+        inputs.selected[row, 120 : 120 + own] = 120 + own * row + np.arange(own)
+    assert taken(prefill_backend, inputs) == {path: 8}
+    check(prefill_backend, inputs)
+
+
 @pytest.mark.parametrize("forced", range(len(PATHS)))
 def test_every_path_is_right_on_ordinary_data(prefill_backend: Any, forced: int) -> None:
     inputs = sparse_inputs(shape_of(40, 4096, 1500), dataclasses.replace(OVERLAP, invalid_fraction=0.02))
