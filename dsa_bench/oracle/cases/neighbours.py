@@ -42,35 +42,35 @@ def _shuffled(positions: Positions) -> Positions:
 
 
 _LISTS: dict[str, tuple[Positions, ...]] = {
-    "four identical": (MANY, MANY, MANY, MANY),
-    "four of one candidate": ((7,), (7,), (7,), (7,)),
-    "four, each without what the others have": tuple(range(4 * row, 400 + 4 * row) for row in range(4)),
-    "four, the last late": (MANY, MANY, MANY, range(35, 420)),
-    "four, a repeated candidate": (MANY, MANY, [*MANY, 21], MANY),
-    "four, one unordered": (MANY, MANY, [*MANY[:40], *_shuffled(MANY[40:])], MANY),
-    "four and three": (MANY, MANY, MANY, MANY, MANY, MANY, MANY),
-    **{f"four, a union of {size}": (range(size),) * 3 + (range(3, size),) for size in (64, 65, 128, 512)},
-    "identical": (MANY, MANY),
-    "disjoint": (range(250), range(250, 500)),
-    "an odd row": (MANY, MANY, MANY),
+    "identical": (MANY,) * 4,
+    "disjoint": tuple(range(120 * row, 120 * row + 120) for row in range(4)),
+    "three rows": (MANY,) * 3,
+    "seven rows": (MANY,) * 7,
     "one more each": tuple(range(row + 190) for row in range(6)),
-    "unordered": (_shuffled(MANY), MANY),
-    "one empty": (MANY, (), (), MANY),
-    "both empty": ((), ()),
-    "one candidate": ((7,), (7,)),
-    "repeated in the first": ([*MANY, 21], MANY),
-    "repeated in the second": (MANY, [*MANY[:64], *MANY]),
-    "repeated in both": ([5] * 512, [5] * 512),
-    "the second late": (MANY, range(220, 420)),
-    "the second early": (MANY, range(20, 120)),
-    **{f"a union of {size}": (range(size - 4), range(4, size)) for size in (63, 64, 65, 128, 129, 512)},
-    "both ends": (range(0, CONTEXT, 2), range(CONTEXT - 511, CONTEXT)),
+    "each without what the others have": tuple(range(4 * row, 400 + 4 * row) for row in range(4)),
+    "one candidate": ((7,),) * 4,
+    "one empty": (MANY, (), MANY, MANY),
+    "all empty": ((),) * 4,
+    "one unordered": (MANY, MANY, [*MANY[:40], *_shuffled(MANY[40:])], MANY),
+    "all unordered": (_shuffled(MANY),) * 4,
+    "the second in no order of the first": (MANY, _shuffled(MANY), MANY, MANY),
+    "repeated in one": (MANY, MANY, [*MANY, 21], MANY),
+    "repeated in one from its second tile on": (MANY, [*MANY[:64], *MANY], MANY, MANY),
+    "repeated in all": ([5] * 512,) * 4,
+    "the last late": (MANY, MANY, MANY, range(35, 420)),
+    "the last too late": (MANY, MANY, MANY, range(220, 420)),
+    "the second early": (MANY, range(20, 120), MANY, MANY),
+    **{
+        f"a union of {size}": (range(size - 4), range(4, size), range(size - 4), range(4, size))
+        for size in (63, 64, 65, 128, 129, 512)
+    },
+    "both ends": (range(0, CONTEXT, 2), range(CONTEXT - 511, CONTEXT)) * 2,
 }
 _SINKS: dict[str, tuple[Positions, ...]] = {
-    "four, a sink of the third": (_without(MANY, SINK), _without(MANY, SINK), MANY, _without(MANY, SINK)),
-    "a sink of the first": (MANY, _without(MANY, SINK)),
-    "a sink of the second": (_without(MANY, SINK), MANY),
-    "a sink of none": (_without(MANY, SINK), _without(MANY, SINK, 201)),
+    "a sink of the first": (MANY, *(_without(MANY, SINK),) * 3),
+    "a sink of the third": (_without(MANY, SINK), _without(MANY, SINK), MANY, _without(MANY, SINK)),
+    "a sink of all but the second": (MANY, _without(MANY, SINK), MANY, MANY),
+    "a sink of none": (*(_without(MANY, SINK),) * 3, _without(MANY, SINK, 201)),
 }
 
 NEIGHBOURS = Case(
