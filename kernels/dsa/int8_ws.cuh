@@ -744,7 +744,9 @@ __device__ __forceinline__ void attend(const Call& call) {
   if (call.path_counts != nullptr && threadIdx.x == 0) atomicAdd(call.path_counts + path, 1u);
   if (path != kSingle) return;
 
-  consumers_sync();  // everyone is done with shared memory; the producers have returned, or are about to
+  // Everyone is done with shared memory, and the copies have landed. A producer may still ask for the path, which lies
+  // behind what is taken now.
+  consumers_sync();
   // The body of decode, of which this is the only split: prefill's, which skips tiles, would spill.
   const Task again = call.task_of(block_index(), grid_size());  // not held in registers until here
   int8_tc::Attention<true>(again, *reinterpret_cast<int8_tc::Smem<true>*>(smem_bytes)).run(int8_tc::kSingle, [&] {

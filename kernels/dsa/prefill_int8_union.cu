@@ -7,8 +7,11 @@
 //           bit maps of their lists; so lists need no order. Without tiles if the rows do not share: unless there are
 //           four; the context is up to 131072; of the first 32 entries of each list at least half stand among those of
 //           the list before; no list has a candidate twice (so that duplicates keep their weight); the union is at most
-//           2/3 of what the lists hold together, at most 4096, and no 16 successive ones of it span 2^12 positions.
-// Grid      ceil(rows / 4), with prefill_unite_bytes_per_word of shared memory for each 32 positions of context.
+//           2/3 of what the lists hold together, at most 4096; and each 16th of it, and the last, lies less than 2^12
+//           positions behind the 16th before.
+// Grid      ceil(rows / 4), with prefill_unite_bytes_per_word of shared memory for each 32 positions of a context of up
+//           to 131072; beyond that it needs none. Not to be launched programmatically: it waits for no kernel before.
+// Leaves    tiles of every union written, the rest of it if that is not 0. A union has prefill_unite_union_bytes.
 //
 // prefill_int8_union
 // Computes  out[r, h, :] of prefill_int8_ws for the rows it takes, and which those are. prefill_int8_ws, launched after
@@ -25,7 +28,7 @@
 // Errors    As of path `two` of prefill_int8_ws, but a score is rounded to FP32 before the reference is subtracted.
 // Debug     path_counts as of decode_int8_tc, by rows: 0 union, here; 1 two, 2 four, 3 single: of prefill_int8_ws.
 //           With a forced_path above 0 no row is taken.
-// Needs     What prefill_int8_ws needs. Only on sm_90a rows share.
+// Needs     What prefill_int8_ws needs; unions 16-byte aligned. Only on sm_90a rows share.
 // Leaves    every element of out of the rows taken written; taken[r, g], 0 or 1, of all rows.
 #include "common/fact.cuh"
 #include "dsa/int8_ws.cuh"
@@ -60,7 +63,7 @@ static_assert(kMostTiles * kRuns <= kUniteThreads && kTile <= kUniteThreads, "a 
 struct Union {
   unsigned short candidate[kMostTiles * kTile];  // low bits of its position, and which rows have it
   unsigned base[kMostTiles * kRuns];             // position of the first candidate of each run
-  int tiles;                                     // 0: it is not worth its while, and nothing else is written
+  int tiles;                                     // 0: the rows do not share, and nothing else counts
   int unused[3];                                 // so that 16 bytes divide it
 };
 
@@ -132,7 +135,7 @@ __device__ __forceinline__ bool look_alike(const int* lists, int context, int ca
   return __syncthreads_and(row >= kRows - 1 || (listed > 0 && 2 * shared >= listed));  // the maps are empty
 }
 
-// Writes the union of the lists of four rows, whose maps are empty, if that is worth it. Its tiles, or 0.
+// Writes the union of the lists of four rows, whose maps are empty, if they share. Its tiles, or 0.
 __device__ __forceinline__ int unite(const int* lists, int context, int candidates, unsigned* map, Union& all) {
   __shared__ Found found_by_warp[kUniteThreads / 32];
   __shared__ unsigned last;  // position of the last candidate
