@@ -4,7 +4,8 @@
 `python tests/backends/cuda/sanitize.py [--tools memcheck ...] [--ops decode ...] [--kernels int8-digits ...]` runs the
 tools over itself, all at once, prints one line for each and leaves with 1 if any of them reports an error. `--kernels`
 keeps to some of decode's and prefill's kernels, `--small` to one list for all of these: racecheck needs a second and
-more for a launch that waits at mbarriers. `--plain` runs the launches without a tool.
+more for a launch that waits at mbarriers. `--plain` runs the launches without a tool, with `--each-arrives` those of
+kernels compiled as racecheck gets them (kernels/common/arrivals.cuh).
 """
 
 import argparse
