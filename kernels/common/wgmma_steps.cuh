@@ -44,7 +44,6 @@ __device__ __forceinline__ void wait(float (&c)[2][6][4]) {
 #define REGISTERS_16 REGISTERS_12 ", %12, %13, %14, %15"
 #define REGISTERS_24 REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define REGISTERS_32 REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define REGISTERS_48 REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 
 #define STEP(sums, columns, registers, operand_a, operand_b, adds)                                          \
   asm volatile("{ .reg .pred adds; .reg .b64 a, b; setp.ne.b32 adds, " adds                                 \
