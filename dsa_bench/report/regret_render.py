@@ -86,7 +86,11 @@ LEAGUE_WRITERS: dict[str, Callable[[Scores], str]] = {
 def _document(schema: str, *, scores: Scores, **parts: Any) -> str:
     unscored = [{**one.cell.shape.sizes, "rule": one.rule, "reason": one.reason} for one in scores.unscored]
     left_out = [{**one.cell.shape.sizes, "variant": one.variant, "reason": one.reason} for one in scores.left_out]
-    document = {"schema": schema, "schema_version": 1, **parts, "unscored": unscored, "left_out": left_out}
+    untrusted = [{**cell.shape.sizes, "kernel": cell.kernel} for cell in scores.cells if not cell.trusted]
+    document = {
+        "schema": schema, "schema_version": 1, **parts,
+        "unscored": unscored, "left_out": left_out, "untrusted": untrusted,
+    }  # fmt: skip
     return json.dumps(document, indent=1, allow_nan=False)
 
 
@@ -218,7 +222,7 @@ def _place(cell: SweptCell, among: Sequence[SweptCell]) -> str:
 
 
 def missing_lines(scores: Scores) -> list[str]:
-    """What could not be scored and what does not compete: a line for each rule or variant, and reason."""
+    """What could not be scored, what does not compete and what is not to be trusted: a line for each reason."""
     unscored: _Places = {}
     for one in scores.unscored:
         unscored.setdefault((one.rule, one.reason), []).append(_place(one.cell, scores.cells))
@@ -227,8 +231,14 @@ def missing_lines(scores: Scores) -> list[str]:
         left_out.setdefault((one.variant, one.reason), []).append(_place(one.cell, scores.cells))
     said = (("is not scored", unscored), ("does not compete", left_out))
     where = _place_words(scores.cells[0])
-    return [
-        printable(f"{name} {what} in {shapes(len(cells))} ({where} {', '.join(cells)}): {reason}")
+    lines = [
+        f"{name} {what} in {shapes(len(cells))} ({where} {', '.join(cells)}): {reason}"
         for what, places in said
         for (name, reason), cells in places.items()
     ]
+    if untrusted := [_place(cell, scores.cells) for cell in scores.cells if not cell.trusted]:
+        lines.append(
+            f"one variant differs from itself beyond the margin in {shapes(len(untrusted))} "
+            f"({where} {', '.join(untrusted)}); measure again before you trust what is said of it"
+        )
+    return [printable(line) for line in lines]

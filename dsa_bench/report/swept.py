@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A recorded sweep of the split kernel: each cell's paired times, and which variant a rule chooses there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.splits.kernels import automatic_among
 from dsa_bench.splits.registry import AUTO, MODEL, RULE_NAMES, Rule, named_rules
 from dsa_bench.stats.paired_times import paired_times
+from dsa_bench.stats.verdict import null_control
 
 SWEPT_KERNELS: Mapping[str, tuple[str, ...]] = {"decode": SPLIT_KERNELS, "dense": DENSE_KERNELS}
 """Operator -> kernels that take splits."""
@@ -42,6 +43,7 @@ class SweptCell:
     times     variant -> [rounds] attention_us, of the variants that compete (stats/paired_times.py)
     left_out  variant -> why it does not
     tick_us   what the timer counts in; None where that is not known
+    trusted   whether the cell's null control found nothing, or it has none
     """
 
     shape: AttentionShape
@@ -53,6 +55,7 @@ class SweptCell:
     times: Mapping[str, NDArray[np.float64]]
     left_out: Mapping[str, str]
     tick_us: float | None = None
+    trusted: bool = True
 
     @property
     def label(self) -> str:
@@ -221,4 +224,17 @@ def _swept_cell(kernel: str, checks: Mapping[str, Check], rounds: Sequence[list[
         times=paired.times,
         left_out=paired.left_out,
         tick_us=known_tick_us(paired.timer, device),
+        trusted=_is_trusted(rounds),
     )
+
+
+def _is_trusted(rounds: Iterable[Sequence[Visit]]) -> bool:
+    pairs: list[tuple[float, float]] = []
+    for visits in rounds:
+        second = next((visit for visit in visits if visit.control), None)
+        first = next(
+            (visit for visit in visits if second and visit.variant == second.variant and visit != second), None
+        )
+        if first and second and first.attention_us and second.attention_us:
+            pairs.append((second.attention_us, first.attention_us))
+    return not pairs or null_control(*np.array(pairs).T).trusted

@@ -153,6 +153,24 @@ def test_the_gate_asks_whether_the_mean_is_surely_above(sweep: Sweep, limit: flo
     assert (beyond(found, limit) == []) == passes
 
 
+def test_a_cell_whose_null_control_is_off_is_named(sweep: Sweep) -> None:
+    """A regret of 0.00 % of times that differ from themselves by 5 % says nothing."""
+    maker = sweep(SEED, auto=16)
+    maker.lines[:] = [
+        line._replace(attention_us=line.attention_us * 1.05)
+        if line.kind == "visit" and line.control and "rows=8" in line.cell
+        else line
+        for line in maker.lines
+    ]
+    found = scores(maker, "auto")
+    said = "one variant differs from itself beyond the margin in 1 shape (rows x candidates 8 x 2048); measure again"
+    assert said in REGRET_WRITERS["table"](found)
+    assert said in LEAGUE_WRITERS["table"](found)
+    untrusted = json.loads(REGRET_WRITERS["json"](found))["untrusted"]
+    assert [(one["rows"], one["candidates"], one["kernel"]) for one in untrusted] == [(8, 2048, "int8-tc")]
+    assert not any("differs from itself" in line for line in missing_lines(scores(sweep(SEED, auto=16), "auto")))
+
+
 def test_the_gate_lets_noise_pass_and_names_its_numbers(sweep: Sweep) -> None:
     noisy = scores(sweep({(4, 2048): {32: 10.1, 16: 10.0}}, auto=32, noise=0.05), "auto")
     assert beyond(noisy, 0.001) == []
