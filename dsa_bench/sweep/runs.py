@@ -185,12 +185,20 @@ def _resumed(record: Path, header: Header, instruments: Instruments) -> Run:
 
 
 def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    for key in sorted(before.keys() | now.keys()):
-        if before.get(key) != now.get(key):
-            if isinstance(before.get(key), dict) and isinstance(now.get(key), dict):
-                return f"{key}.{_first_difference(before[key], now[key])}"
-            return f"{key} was {quoted(before.get(key))}, now {quoted(now.get(key))}"
-    return "the same"
+    """Of two that differ. A field that one of them lacks is another than a field that holds null."""
+    differing = (key for key in sorted(before.keys() | now.keys()) if _field(before, key) != _field(now, key))
+    key = next(differing)
+    if isinstance(before.get(key), dict) and isinstance(now.get(key), dict):
+        return f"{key}.{_first_difference(before[key], now[key])}"
+    return f"{key} was {_said(before, key)}, now {_said(now, key)}"
+
+
+def _field(one: Mapping[str, Any], key: str) -> tuple[bool, Any]:
+    return key in one, one.get(key)
+
+
+def _said(one: Mapping[str, Any], key: str) -> str:
+    return quoted(one[key]) if key in one else "absent"
 
 
 def _measure_cells(

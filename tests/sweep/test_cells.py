@@ -189,6 +189,22 @@ def test_a_changed_record_does_not_go_on(bench: Bench, tmp_path: Path, old: str,
     assert record.read_bytes() == changed
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (',"costs":null', "", "plan.costs was absent, now None"),
+        (',"costs":null', ',"costs":null,"later":null', "plan.later was None, now absent"),
+    ],
+)
+def test_a_field_that_a_header_lacks_is_named(bench: Bench, tmp_path: Path, old: str, new: str, said: str) -> None:
+    record = tmp_path / "r.jsonl"
+    run_cells(request(ROWS_1), bench, Listener(4), record=record)
+    assert record.read_text().count(old) == 1
+    record.write_text(record.read_text().replace(old, new))
+    with pytest.raises(BadInput, match=said):
+        run_cells(request(ROWS_1), bench, Listener(), record=record, resume=True)
+
+
 def spoil(kernel: str) -> Callable[[VariantPlan, Any], None]:
     def tamper(plan: VariantPlan, out: Any) -> None:
         if plan.kernel == kernel:
