@@ -222,6 +222,14 @@ def _measure_cells(
         finished.add(key)
 
 
+_LAUNCH = ("requested", "tiles_per_split", "splits", "ctas")
+"""Fields of a check that say which launch its variant is, and what asked for it."""
+
+
+def _launch(check: Check) -> tuple[Any, ...]:
+    return tuple(getattr(check, field) for field in _LAUNCH)
+
+
 class _Cell:
     """One cell's rounds, and what an earlier run already has of them."""
 
@@ -250,16 +258,37 @@ class _Cell:
     def measure(self, loaded: LoadedCell, listener: Listener, deadline_s: float | None) -> Iterator[Check | Visit]:
         if any(check.data_hash != loaded.data_hash for check in self._checks.values()):
             raise BadInput(f"--resume: the inputs of {self._key} differ from the record's; name another --record")
-        recorded = [name for name, check in self._checks.items() if check.status == "ok"]
+        recorded = {name: check for name, check in self._checks.items() if check.status == "ok"}
         right: list[Variant] = []
         checks: dict[str, Check] = {}
-        for prepared in loaded.variants(listener, recorded):
+        variants = loaded.variants(listener, [*recorded])
+        for prepared in self._as_recorded(recorded, [*variants]) if recorded else variants:
             yield prepared.check
             if prepared.variant is not None:
                 right.append(prepared.variant)
                 checks[prepared.variant.name] = prepared.check
+        if checks.keys() != recorded.keys():  # a round is complete with a visit of each that is right now
+            self._done, self._earlier = {}, []
         if right:
             yield from self._take_rounds(right, checks, listener, deadline_s)
+
+    def _as_recorded(self, recorded: Mapping[str, Check], variants: Sequence[Prepared]) -> Sequence[Prepared]:
+        """The same variants. Raises BadInput where one that was right is not among them or is another launch, as of
+        other code: its rounds and those to come could not be paired."""
+        now = {one.check.variant: one.check for one in variants}
+        for name, was in recorded.items():
+            differs = "absent now"
+            if name in now:
+                launches = zip(_LAUNCH, _launch(was), _launch(now[name]), strict=True)
+                differs = "; ".join(
+                    f"{field} was {quoted(old)}, now {quoted(new)}" for field, old, new in launches if old != new
+                )
+            if differs:
+                raise BadInput(
+                    f"--resume: {self._key} was measured with other launches ({quoted(name)}: {differs}); name another "
+                    "--record"
+                )
+        return variants
 
     def _take_rounds(
         self, right: list[Variant], checks: Mapping[str, Check], listener: Listener, deadline_s: float | None

@@ -205,6 +205,39 @@ def test_a_field_that_a_header_lacks_is_named(bench: Bench, tmp_path: Path, old:
         run_cells(request(ROWS_1), bench, Listener(), record=record, resume=True)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("int8-tc/splits=3", "int8-tc/splits=2", "'int8-tc/splits=2': absent now"),
+        ('"requested":[1]', '"requested":[0,1]', r"'int8-tc/splits=3': requested was \(0, 1\), now \(1,\)"),
+        ('"ctas":6', '"ctas":24', "'int8-tc/splits=3': ctas was 24, now 6"),
+    ],
+)
+def test_launches_of_other_code_do_not_go_on(bench: Bench, tmp_path: Path, old: str, new: str, said: str) -> None:
+    """The kernels' hashes do not tell how a rule shares out a row; no round with both launches would be complete."""
+    record = tmp_path / "r.jsonl"
+    run_cells(request(ROWS_1), bench, Listener(4), record=record)
+    assert old in record.read_text()
+    record.write_text(record.read_text().replace(old, new))
+    changed = record.read_bytes()
+    with pytest.raises(BadInput, match=f"was measured with other launches \\({said}\\); name another --record"):
+        run_cells(request(ROWS_1), bench, Listener(), record=record, resume=True)
+    assert record.read_bytes() == changed
+
+
+def test_rounds_without_a_variant_that_is_right_now_are_taken_again(
+    fake_timer: Any, tampered_backend: Any, tmp_path: Path
+) -> None:
+    record, asked = tmp_path / "r.jsonl", request(ROWS_1, rounds=4)
+    for kernel, interrupt_after in (("int8-tc", 5), ("no kernel", None)):
+        backend = tampered_backend(spoil(kernel))
+        bench = Bench(backend, fake_timer(lambda *_: 1.0), "none")
+        run = run_cells(asked, bench, Listener(interrupt_after), record=record, resume=True).run
+        backend.close()
+    assert {visit.variant for visit in run.visits if visit.round < 2 and visit.attempt == 0} == {"previous"}
+    assert [(index, len(visits)) for _, index, visits in complete_rounds(run)] == [(index, 3) for index in range(4)]
+
+
 def spoil(kernel: str) -> Callable[[VariantPlan, Any], None]:
     def tamper(plan: VariantPlan, out: Any) -> None:
         if plan.kernel == kernel:
