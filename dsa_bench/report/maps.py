@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any
 
 from dsa_bench.dispatch.explain_map import Explained
@@ -165,19 +165,36 @@ def differences(before: tuple[str, SplitsMap], after: tuple[str, SplitsMap]) -> 
     """Where two maps differ: the device, each table's facts, and what each shape gets that either measured."""
     (old_name, old), (new_name, new) = before, after
     lines = [f"device: {line}" for line in _field_differences(old.device, new.device, old_name, new_name, ())]
-    old_tables, new_tables = ({table.subject: table for table in one.tables} for one in (old, new))
-    for subject in sorted(old_tables.keys() | new_tables.keys(), key=repr):
-        if subject not in old_tables or subject not in new_tables:
-            table = old_tables.get(subject) or new_tables[subject]
-            lines.append(f"{table.name}: only in {old_name if subject in old_tables else new_name}")
-            continue
-        one, other = old_tables[subject], new_tables[subject]
-        skip = ("cells", "rules", "policy", "validation")
-        found = _field_differences(one, other, old_name, new_name, skip)
-        found += [f"policy: {line}" for line in _field_differences(one.policy, other.policy, old_name, new_name, ())]
-        found += _choices(one, other)
-        lines += [f"{one.name}: {line}" for line in found]
+    of_subject: dict[str, tuple[list[AnyTable], list[AnyTable]]] = {}
+    for at, one in enumerate((old, new)):
+        for table in one.tables:
+            of_subject.setdefault(repr(table.subject), ([], []))[at].append(table)
+    for _, (was, now) in sorted(of_subject.items()):
+        several = max(len(was), len(now)) > 1
+        for one, other in _paired(was, now):
+            table = one or other
+            assert table is not None
+            name = f"{table.name}, kernel {short(table.kernel_hash)}" if several else table.name
+            if one is None or other is None:
+                lines.append(f"{name}: only in {old_name if other is None else new_name}")
+            else:
+                lines += [f"{name}: {line}" for line in _table_differences(one, other, old_name, new_name)]
     return [printable(line) for line in lines]
+
+
+def _paired(was: Sequence[AnyTable], now: Sequence[AnyTable]) -> list[tuple[AnyTable | None, AnyTable | None]]:
+    """Tables about the same launches: those of one device and kernel version together, the others in their order."""
+    same = {table.identity for table in was} & {table.identity for table in now}
+    older, newer = ([table for table in tables if table.identity not in same] for tables in (was, now))
+    pairs = [(one, other) for one in was for other in now if one.identity == other.identity]
+    return [*pairs, *zip_longest(older, newer)]
+
+
+def _table_differences(one: AnyTable, other: AnyTable, name: str, other_name: str) -> list[str]:
+    skip = ("cells", "rules", "policy", "validation")
+    found = _field_differences(one, other, name, other_name, skip)
+    found += [f"policy: {line}" for line in _field_differences(one.policy, other.policy, name, other_name, ())]
+    return found + _choices(one, other)
 
 
 def _field_differences(one: Any, other: Any, name: str, other_name: str, skip: Sequence[str]) -> list[str]:

@@ -144,6 +144,21 @@ def test_diff(command: Any, tmp_path: Path) -> None:
     assert command("map", "diff", one, extra).out == f"{name[:-4]}warm: only in {extra}\n"
 
 
+def test_diff_of_tables_of_several_versions_of_a_kernel(command: Any, tmp_path: Path) -> None:
+    """A merged map holds a table of each: none hides another."""
+    older, newer = table(rules=()), table(kernel_hash="cd" * 8)
+    both = written(tmp_path / "both.json", splits_map(older, newer))
+    name = "decode int8-tc, heads 24/2, head size 256, L2 cold, kernel"
+    for one, missing in ((newer, "ab"), (older, "cd")):
+        file = written(tmp_path / f"without-{missing}.json", splits_map(one))
+        for pair in ((both, file), (file, both)):
+            assert command("map", "diff", *pair).out == f"{name} {missing * 8}: only in {both}\n"
+    changed = written(tmp_path / "changed.json", splits_map(newer, replace(older, kernel_hash="ef" * 8)))
+    assert command("map", "diff", both, changed).out == (
+        f"{name} {'ab' * 8}: kernel_hash is {'ab' * 8} in {both} and {'ef' * 8} in {changed}\n"
+    )
+
+
 def test_merge(command: Any, tmp_path: Path) -> None:
     """C5, flashinfer-ai/flashinfer#3363: the union, in whatever order; identical tables once."""
     files = [
