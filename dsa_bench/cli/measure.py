@@ -55,7 +55,7 @@ def measure(
                     raise CannotMeasure(f"{flag}: measures GPU kernels, and no GPU is used here; leave it out")
             asked_for_dense, request = request.dense, request.on(backend.device.backend)
             timer, said_of_timer = open_timer(request.policy.timer, backend, backend_name)
-            place = Place.of(request, backend)
+            place = Place.of(request, backend, lambda line: note(f"warning: {line}"))
             if explain:
                 for shape in request.shapes:
                     lines_to_user(_explain(request, backend, place, shape))

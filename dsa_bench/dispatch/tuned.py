@@ -3,6 +3,7 @@
 
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from dsa_bench.dispatch.look_up import LaunchFacts, MapTable, applicable, speaks_of
@@ -20,10 +21,14 @@ _said: set[tuple[str, str]] = set()
 
 
 class TunedMap:
-    """A map's file, or none. Raises BadInput for a malformed one if `strict`; else that is one warning and no map."""
+    """A map's file, or none. Raises BadInput for a malformed one if `strict`; else that is one warning and no map.
 
-    def __init__(self, path: Path | None, *, strict: bool = False) -> None:
+    warn  takes warnings in place of the program's
+    """
+
+    def __init__(self, path: Path | None, *, strict: bool = False, warn: Callable[[str], None] | None = None) -> None:
         self._path = path
+        self._hears = warn
         self._defect: str | None = None
         self._map: SplitsMap | None = None
         self._tables: dict[LaunchFacts, tuple[MapTable | None, str]] = {}
@@ -62,4 +67,7 @@ class TunedMap:
         key = os.path.abspath(str(self._path)), text
         if key not in _said:
             _said.add(key)
-            warnings.warn(printable(text), MapWarning, stacklevel=2)
+            if self._hears is None:
+                warnings.warn(printable(text), MapWarning, stacklevel=2)
+            else:
+                self._hears(text)

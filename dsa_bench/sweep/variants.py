@@ -2,7 +2,7 @@
 """The launches that a cell measures: the kernels asked for, or with `--option` what the dispatcher takes."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,8 +60,9 @@ class Place:
     look_up: LookUp
 
     @classmethod
-    def of(cls, request: SparseRequest, backend: Backend) -> "Place":
-        return cls(backend, backend.site(), _look_up(request))
+    def of(cls, request: SparseRequest, backend: Backend, warn: Callable[[str], None] | None = None) -> "Place":
+        """warn: is told what is wrong with the map, once in a process."""
+        return cls(backend, backend.site(), _look_up(request, warn))
 
     @classmethod
     def planned(cls, request: SparseRequest, geometry: SparseGeometry) -> "Place":
@@ -74,8 +75,9 @@ def _no_look_up(facts: LaunchFacts, rows: int, tiles: int) -> tuple[int | None, 
     return None, "map: not asked, no device is known"
 
 
-def _look_up(request: SparseRequest) -> LookUp:
-    return TunedMap(None if request.splits is None else Path(request.splits.file), strict=True).tiles_per_split
+def _look_up(request: SparseRequest, warn: Callable[[str], None] | None) -> LookUp:
+    file = None if request.splits is None else Path(request.splits.file)
+    return TunedMap(file, strict=True, warn=warn).tiles_per_split
 
 
 def cell_choices(request: SparseRequest, place: Place, shape: SparseShape) -> list[Choice]:

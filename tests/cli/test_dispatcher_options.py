@@ -143,6 +143,20 @@ def map_of_this_machine(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_map_of_another_machine_is_a_line_of_the_command(
+    command: Command, map_of_this_machine: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """And no warning of Python's, which quotes its own source and which a user's settings may hide."""
+    path = map_of_this_machine.with_name("elsewhere.json")
+    path.write_text(map_of_this_machine.read_text().replace('"sm_count": ', '"sm_count": 9'))
+    monkeypatch.setenv("DSA_BENCH_SPLITS", str(path))
+    outcome = command(*CPU, "--option", f"{SWITCH}=1")
+    assert outcome.code == 0, outcome.err
+    (said,) = [line for line in outcome.err.splitlines() if "sm_count" in line]
+    assert said.startswith(f"dsa-bench: warning: {path}: the map is not used: ")
+    assert not recwarn.list
+
+
 def test_the_map_sets_the_splits(command: Command, map_of_this_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = (*CPU, "--format", "json", "--option", f"{SWITCH}=1", "--explain")
     by_option = command(*run, "--splits", str(map_of_this_machine))
