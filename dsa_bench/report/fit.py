@@ -12,11 +12,13 @@ from dsa_bench.model.costs import SplitCosts
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.run import Run
+from dsa_bench.model.text import short
 from dsa_bench.report.regret import ScoredChoice, Standing, standing
 from dsa_bench.report.swept import SweptCell
 from dsa_bench.splits.model_file import SplitModel
 from dsa_bench.splits.predicted import Load, ModelRule, launch_load, predicted_us
 from dsa_bench.splits.registry import MODEL
+from dsa_bench.splits.rules import MAX_SPLITS
 from dsa_bench.stats.least_squares import nonnegative_least_squares
 from dsa_bench.stats.regret import Overall, regret
 
@@ -44,10 +46,10 @@ class Fit:
 def fit_costs(cells: Sequence[SweptCell], slots: DeviceSlots) -> Fit:
     """Least squares of the median times' relative errors, weighted by CLOSENESS, no constant negative, g rising.
 
-    Raises BadInput if the launches are fewer than twice the constants.
+    Raises BadInput if the launches are fewer than twice the constants, or if one is none.
     """
     loads = [
-        launch_load(cell.sparse.tiles, cell.sparse.row_heads, slots, cell.checks[variant].splits)
+        launch_load(cell.sparse.tiles, cell.sparse.row_heads, slots, _recorded_splits(cell, variant))
         for cell in cells
         for variant in cell.times
     ]
@@ -67,6 +69,13 @@ def fit_costs(cells: Sequence[SweptCell], slots: DeviceSlots) -> Fit:
     errors = np.array([predicted_us(costs, load) for load in loads]) / times_us - 1
     rms_error = float(np.sqrt(np.average(errors**2, weights=weights**2)))
     return Fit(costs, len(loads), rms_error, float(np.abs(errors[share_of_best >= 1 / NEAR]).max()))
+
+
+def _recorded_splits(cell: SweptCell, variant: str) -> int:
+    splits = cell.checks[variant].splits
+    if not 1 <= splits <= min(MAX_SPLITS, cell.sparse.tiles):
+        raise BadInput(f"{cell.label}: {variant} says {short(splits)} splits, which no launch has; record it again")
+    return splits
 
 
 def fitted_model(run: Run, cells: Sequence[SweptCell], slots: DeviceSlots, *, held_out: bool) -> SplitModel:

@@ -10,6 +10,8 @@ def smallest_target(tiles: int, splits: int, max_splits: int = MAX_SPLITS) -> in
 
     At the cap every small target gives the same launch and 1 is the smallest; below it, ceil(tiles / splits) is.
     """
+    if splits < 1:
+        return None
     for target in (1, ceil_div(tiles, splits)):
         if capped_splits(tiles, target, max_splits) == splits:
             return target

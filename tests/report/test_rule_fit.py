@@ -5,6 +5,7 @@ import itertools
 import random
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -140,6 +141,15 @@ def test_too_little_to_fit_is_refused(sweep: Sweep) -> None:
         fit_costs(swept_cells(sweep(made([(8, 2048)])).run()), H200)
     with pytest.raises(BadInput, match="launches in"):
         hold_out(swept_cells(sweep(made([(8, 2048), (4, 8192)])).run()), H200)
+
+
+@pytest.mark.parametrize("splits", [0, 33, 2**60])
+def test_splits_that_no_launch_has_are_refused(sweep: Sweep, splits: int) -> None:
+    """A record that was changed by hand: zero divides, and a slowdown for each of 2**60 crowds has no room."""
+    run = sweep(made(SHAPES)).run()
+    run.checks[3] = replace(run.checks[3], splits=splits)
+    with pytest.raises(BadInput, match=f": {run.checks[3].variant} says {splits} splits, which no launch has"):
+        fit_costs(swept_cells(run), H200)
 
 
 def test_too_few_rounds_are_said(sweep: Sweep) -> None:
