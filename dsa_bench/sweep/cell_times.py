@@ -123,12 +123,7 @@ def _cell_times(
             )
     clusters = cluster_counts(device.get("clusters"))
     targets = {check.variant: target_of(shape, check.kernel, check.splits, clusters) for check in checks}
-    launched = [
-        kernel
-        for kernel, check in automatic.items()
-        if check.status == "ok" and (kernel != DIGITS or targets[check.variant] is not None)
-    ]
-    measured = launched or [*automatic]
+    measured = [kernel for kernel, check in automatic.items() if check.status == "ok"] or [*automatic]
     capability = device.get("compute_capability")
     auto = automatic[measured[0] if isinstance(shape, DenseShape) else automatic_among(shape, measured, capability)]
     if not rounds:
@@ -139,10 +134,13 @@ def _cell_times(
     failed = list(paired.left_out.items())
     if auto.variant not in paired.times:
         return LostCell(shape, _why_lost(auto, paired), bool(_timed(ordered, rounds)), False, failed)
+    if auto.kernel == DIGITS and targets[auto.variant] is None:  # a cell says what its rules replace by its value
+        reason = f"{auto.variant}, which runs there without a map, is a launch that no tiles per split asks for"
+        return LostCell(shape, reason, True, False, failed)
     autos: dict[str, Target] = {}
     for kernel, check in automatic.items():
         own = targets[check.variant]
-        if own is None and (kernel != DIGITS or check is auto):
+        if own is None and kernel != DIGITS:
             raise BadInput(
                 f"{shape.key}: {check.variant} says {short(check.splits)} splits, which no launch has; record it again"
             )

@@ -258,6 +258,24 @@ def test_an_automatic_launch_that_nothing_asks_for_does_not_compete(sweep: Any) 
     assert any(line.startswith("int8-digits/splits=22 does not compete at rows 3, ") for line in said)
 
 
+def test_nothing_is_tuned_against_less_than_what_runs_without_a_map(
+    sweep: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5 rows of 64 tiles take 13 splits of int8-digits, which no value asks for: a rule of int8-tc that beats the
+    automatic int8-tc alone would make them slower."""
+    monkeypatch.setattr(kernels, "FASTER_DIGITS", {"9.0": (kernels.Measured((1, 8), (8, 128), 2, 12),)})
+    slow = lambda _, tiles: 20.0 + abs(tiles - 4)  # noqa: E731
+    tuned = tuned_map(sweep([shape(5, 4096), shape(4)], slow, digits=lambda *_: 5.0))
+    assert {table.kernel: [cell.rows for cell in table.cells] for table in tuned.splits_map.tables} == {
+        "int8-tc": [4], "int8-digits": [4],
+    }  # fmt: skip
+    assert all(rule.rows == (4, 4) for table in tuned.splits_map.tables for rule in table.rules)
+    assert [line for line in warnings_of(tuned) if "not in the map" in line] == [
+        "rows 5, context 8192, candidates 4096 is not in the map: int8-digits/splits=13, which runs there without a "
+        "map, is a launch that no tiles per split asks for"
+    ]
+
+
 @given(tiles=st.integers(1, 300), rows=st.integers(1, 20))
 def test_the_automatic_launch_is_that_of_its_value_where_it_has_one(tiles: int, rows: int) -> None:
     """One name is one launch: equal splits of a shape have equal heads, by the rule or asked for."""
