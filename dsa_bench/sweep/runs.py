@@ -285,8 +285,8 @@ class _Cell:
                 )
             if differs:
                 raise BadInput(
-                    f"--resume: {self._key} was measured with other launches ({quoted(name)}: {differs}); name another "
-                    "--record"
+                    f"--resume: {self._key} was measured with other launches ({quoted(name)}: {differs}); begin "
+                    "another record"
                 )
         return variants
 

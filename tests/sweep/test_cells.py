@@ -220,7 +220,7 @@ def test_launches_of_other_code_do_not_go_on(bench: Bench, tmp_path: Path, old: 
     assert old in record.read_text()
     record.write_text(record.read_text().replace(old, new))
     changed = record.read_bytes()
-    with pytest.raises(BadInput, match=f"was measured with other launches \\({said}\\); name another --record"):
+    with pytest.raises(BadInput, match=f"was measured with other launches \\({said}\\); begin another record"):
         run_cells(request(ROWS_1), bench, Listener(), record=record, resume=True)
     assert record.read_bytes() == changed
 
