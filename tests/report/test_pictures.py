@@ -155,9 +155,9 @@ def test_a_map_of_two_kernels_is_a_cross_on_the_kernel_taken(root: Path) -> None
     assert unused == []
     crossed = [(one.cell.sparse.rows, one.cell.sparse.candidates, one.cell.kernel) for one in chosen if one.tuned]
     assert len({place[:2] for place in crossed}) == len(crossed)
-    assert (1, 2048, "int8-digits") in crossed
-    assert (2, 2048, "int8-digits") in crossed  # a rule
-    assert (4, 8192, "int8-digits") in crossed  # no rule
+    assert (1, 2048, "int8-digits") in crossed  # no rule
+    assert (2, 4096, "int8-digits") in crossed  # a rule
+    assert (4, 8192, "int8-tc") in crossed  # a rule of the other table
 
 
 def test_a_kernel_has_one_colour_in_every_picture(maker: Any, subject: Subject) -> None:
