@@ -148,10 +148,12 @@ def draw_line(ax: "Axes", names: Sequence[str], name: str, points: Sequence[tupl
     )  # fmt: skip
 
 
-def legend_below(figure: "Figure", axes: list["Axes"], columns: int = 4) -> None:
-    """One legend for all axes, each label once, in the order in which they were drawn."""
+def legend_below(figure: "Figure", axes: list["Axes"], columns: int = 4, spacing: float = 2.0) -> None:
+    """One legend for all axes, each label once, in the order in which they were drawn. spacing: of columns, in em."""
     handles = {label: handle for one in axes for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns)
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside lower center", ncols=columns, columnspacing=spacing
+    )
 
 
 def settle(figure: "Figure") -> None:

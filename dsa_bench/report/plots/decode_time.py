@@ -71,7 +71,7 @@ def draw(subject: Subject) -> "Figure":
         for cell in group:
             _ring_choice(ax, cell)
             _draw_previous(ax, cell, rows.index(cell.sparse.rows), _previous_us(subject.tables, cell))
-    legend_below(figure, axes, columns=5)
+    legend_below(figure, axes, columns=5, spacing=1.0)
     return figure
 
 
