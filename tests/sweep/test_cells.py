@@ -168,6 +168,21 @@ def test_a_record_from_before_selections_and_clusters_is_gone_on_with(bench: Ben
     assert len(list(complete_rounds(run))) == 2
 
 
+def refuse_changed(bench: Bench, tmp_path: Path, old: str, new: str, said: str) -> int:
+    """A run that was cut short, `old` replaced by `new` in its record, is not gone on with and stays as it is. How
+    often `old` stood there."""
+    record = tmp_path / "r.jsonl"
+    run_cells(request(ROWS_1), bench, Listener(4), record=record)
+    text = record.read_text()
+    assert old in text
+    record.write_text(text.replace(old, new))
+    changed = record.read_bytes()
+    with pytest.raises(BadInput, match=said):
+        run_cells(request(ROWS_1), bench, Listener(), record=record, resume=True)
+    assert record.read_bytes() == changed
+    return text.count(old)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -179,14 +194,7 @@ def test_a_record_from_before_selections_and_clusters_is_gone_on_with(bench: Ben
     ],
 )
 def test_a_changed_record_does_not_go_on(bench: Bench, tmp_path: Path, old: str, new: str, said: str) -> None:
-    record = tmp_path / "r.jsonl"
-    run_cells(request(ROWS_1), bench, Listener(4), record=record)
-    assert old in record.read_text()
-    record.write_text(record.read_text().replace(old, new))
-    changed = record.read_bytes()
-    with pytest.raises(BadInput, match=said):
-        run_cells(request(ROWS_1), bench, Listener(), record=record, resume=True)
-    assert record.read_bytes() == changed
+    refuse_changed(bench, tmp_path, old, new, said)
 
 
 @pytest.mark.parametrize(
@@ -197,12 +205,7 @@ def test_a_changed_record_does_not_go_on(bench: Bench, tmp_path: Path, old: str,
     ],
 )
 def test_a_field_that_a_header_lacks_is_named(bench: Bench, tmp_path: Path, old: str, new: str, said: str) -> None:
-    record = tmp_path / "r.jsonl"
-    run_cells(request(ROWS_1), bench, Listener(4), record=record)
-    assert record.read_text().count(old) == 1
-    record.write_text(record.read_text().replace(old, new))
-    with pytest.raises(BadInput, match=said):
-        run_cells(request(ROWS_1), bench, Listener(), record=record, resume=True)
+    assert refuse_changed(bench, tmp_path, old, new, said) == 1
 
 
 @pytest.mark.parametrize(
@@ -215,14 +218,7 @@ def test_a_field_that_a_header_lacks_is_named(bench: Bench, tmp_path: Path, old:
 )
 def test_launches_of_other_code_do_not_go_on(bench: Bench, tmp_path: Path, old: str, new: str, said: str) -> None:
     """The kernels' hashes do not tell how a rule shares out a row; no round with both launches would be complete."""
-    record = tmp_path / "r.jsonl"
-    run_cells(request(ROWS_1), bench, Listener(4), record=record)
-    assert old in record.read_text()
-    record.write_text(record.read_text().replace(old, new))
-    changed = record.read_bytes()
-    with pytest.raises(BadInput, match=f"was measured with other launches \\({said}\\); begin another record"):
-        run_cells(request(ROWS_1), bench, Listener(), record=record, resume=True)
-    assert record.read_bytes() == changed
+    refuse_changed(bench, tmp_path, old, new, f"was measured with other launches \\({said}\\); begin another record")
 
 
 def test_rounds_without_a_variant_that_is_right_now_are_taken_again(
