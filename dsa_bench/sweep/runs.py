@@ -226,10 +226,6 @@ _LAUNCH = ("requested", "tiles_per_split", "splits", "ctas")
 """Fields of a check that say which launch its variant is, and what asked for it."""
 
 
-def _launch(check: Check) -> tuple[Any, ...]:
-    return tuple(getattr(check, field) for field in _LAUNCH)
-
-
 class _Cell:
     """One cell's rounds, and what an earlier run already has of them."""
 
@@ -262,7 +258,10 @@ class _Cell:
         right: list[Variant] = []
         checks: dict[str, Check] = {}
         variants = loaded.variants(listener, [*recorded])
-        for prepared in self._as_recorded(recorded, [*variants]) if recorded else variants:
+        if recorded:
+            variants = [*variants]
+            self._refuse_other_launches(recorded, variants)
+        for prepared in variants:
             yield prepared.check
             if prepared.variant is not None:
                 right.append(prepared.variant)
@@ -272,23 +271,23 @@ class _Cell:
         if right:
             yield from self._take_rounds(right, checks, listener, deadline_s)
 
-    def _as_recorded(self, recorded: Mapping[str, Check], variants: Sequence[Prepared]) -> Sequence[Prepared]:
-        """The same variants. Raises BadInput where one that was right is not among them or is another launch, as of
-        other code: its rounds and those to come could not be paired."""
+    def _refuse_other_launches(self, recorded: Mapping[str, Check], variants: Sequence[Prepared]) -> None:
+        """Raises BadInput where one that was right is not among the variants or is another launch, as of other code:
+        its rounds and those to come could not be paired."""
         now = {one.check.variant: one.check for one in variants}
         for name, was in recorded.items():
             differs = "absent now"
             if name in now:
-                launches = zip(_LAUNCH, _launch(was), _launch(now[name]), strict=True)
                 differs = "; ".join(
-                    f"{field} was {quoted(old)}, now {quoted(new)}" for field, old, new in launches if old != new
+                    f"{field} was {quoted(getattr(was, field))}, now {quoted(getattr(now[name], field))}"
+                    for field in _LAUNCH
+                    if getattr(was, field) != getattr(now[name], field)
                 )
             if differs:
                 raise BadInput(
                     f"--resume: {self._key} was measured with other launches ({quoted(name)}: {differs}); begin "
                     "another record"
                 )
-        return variants
 
     def _take_rounds(
         self, right: list[Variant], checks: Mapping[str, Check], listener: Listener, deadline_s: float | None
