@@ -565,7 +565,7 @@ def test_a_prepared_call_costs_its_raw_launches(monkeypatch: pytest.MonkeyPatch,
 
         def launches(self, variant: Any, shape: Any, call: Any, workspace: Any, stream: int) -> list[Any]:
             from dsa_bench.backends.cuda.runtime import Foreign, Pointer, sparse_launches
-            from dsa_bench.backends.cuda.sparse import Mailboxes
+            from dsa_bench.backends.cuda.workspaces import Mailboxes
 
             launcher = SparseLauncher(kernels, Pointer(stream), programmatic=True, sms=132)
             assert Foreign.of(call.query).data.ptr == call.query.address

@@ -16,16 +16,8 @@ from dsa_bench.backends.cuda.cold import bytes_between_reads
 from dsa_bench.backends.cuda.device import cuda_device, smem_opt_in_bytes
 from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch, rotating, wait_for
 from dsa_bench.backends.cuda.memory import Device, allocate, download_bf16, free_bytes, upload
-from dsa_bench.backends.cuda.sparse import (
-    AUTOMATIC_PATHS,
-    DeviceInputs,
-    Mailboxes,
-    Paths,
-    SparseLauncher,
-    Workspace,
-    empty_mailboxes,
-    mailbox_bytes,
-)
+from dsa_bench.backends.cuda.sparse import AUTOMATIC_PATHS, DeviceInputs, Paths, SparseLauncher
+from dsa_bench.backends.cuda.workspaces import Mailboxes, Workspace, empty_mailboxes, mailbox_bytes
 from dsa_bench.jit.load import load_module
 from dsa_bench.jit.modules import compile_each, module_hash
 from dsa_bench.jit.optional import load

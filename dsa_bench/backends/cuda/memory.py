@@ -12,6 +12,8 @@ from dsa_bench.model.inputs import BF16
 
 Device = Any
 """A CuPy array. BF16 tensors are held as uint16, the type that CuPy has."""
+NULL = np.uint64(0)
+"""A null pointer, as an argument of a kernel."""
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> Device:

@@ -11,14 +11,8 @@ from dsa_bench.backends.base import Enqueue
 from dsa_bench.backends.cuda.backend import CudaBackend
 from dsa_bench.backends.cuda.launch import KernelLaunch
 from dsa_bench.backends.cuda.memory import Device, allocate
-from dsa_bench.backends.cuda.sparse import (
-    DeviceInputs,
-    Mailboxes,
-    SparseLauncher,
-    Workspace,
-    empty_mailboxes,
-    mailbox_bytes,
-)
+from dsa_bench.backends.cuda.sparse import DeviceInputs, SparseLauncher
+from dsa_bench.backends.cuda.workspaces import Mailboxes, Workspace, empty_mailboxes, mailbox_bytes
 from dsa_bench.jit.optional import load
 from dsa_bench.model.call import LaunchSite, SparseCall, TensorView
 from dsa_bench.model.errors import VariantRefused

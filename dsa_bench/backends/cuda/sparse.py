@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch
-from dsa_bench.backends.cuda.memory import Device, allocate, upload
+from dsa_bench.backends.cuda.memory import NULL, Device, allocate, upload
+from dsa_bench.backends.cuda.workspaces import Mailboxes, Unions, Workspace
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import SplitPlan, VariantPlan
@@ -27,8 +28,6 @@ MAX_CANDIDATES = 2**20
 """Candidates up to which its integer sums are exact (kernels/dsa/decode_int8_tc.cu)."""
 WS_FEW_CTAS_PER_SM = 2
 """CTAs per multiprocessor up to which `int8-ws` is launched with more stages (kernels/dsa/prefill_int8_ws.cu)."""
-NULL = np.uint64(0)
-FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,67 +58,6 @@ class DeviceInputs:
     def pointers(self) -> tuple[Device, ...]:
         """In the order of every attention kernel's parameters."""
         return self.query, self.key, self.value, self.key_scale, self.value_scale, self.selected
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Workspace:
-    """Every split's partial, FP32: acc [rows, query_heads, splits, head_size], m and l [rows, query_heads, splits]."""
-
-    acc: Device
-    m: Device
-    l: Device  # noqa: E741 - the maths
-
-    @classmethod
-    def allocate(cls, shape: SparseShape, plan: SplitPlan) -> "Workspace":
-        partials = (shape.rows, shape.query_heads, plan.splits)
-        return cls(
-            allocate((*partials, shape.head_size), np.float32),
-            allocate(partials, np.float32),
-            allocate(partials, np.float32),
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Mailboxes:
-    """Where the CTAs of `int8-digits` that are no cluster leave each other their partials.
-
-    pieces  un-normalised results of every split      sums  m and l of every split, for each CTA that merges
-    """
-
-    pieces: Any = NULL
-    sums: Any = NULL
-
-    @classmethod
-    def of(cls, memory: Device, variant: VariantPlan, shape: SparseShape) -> "Mailboxes":
-        """The mailboxes of a launch in memory for at least these, which holds those of other launches as well."""
-        return cls(memory, memory[_piece_bytes(variant, shape) // memory.itemsize :])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Unions:
-    """What the kernels of a call of `int8-union` leave each other.
-
-    lists  the union of each group of rows      taken  uint8 [rows, kv_heads], whether a row is attended with its group
-    """
-
-    lists: Device
-    taken: Device
-
-
-def empty_mailboxes(nbytes: int) -> Device:
-    """Memory for mailboxes of one stream's launches: all bits are set, and are again after each launch of any size."""
-    return upload(np.full(nbytes // FLOAT_BYTES, 0xFFFFFFFF, np.uint32))
-
-
-def mailbox_bytes(variant: VariantPlan, shape: SparseShape) -> int:
-    """Memory for the mailboxes of a launch of `int8-digits`; 0 if its CTAs are clusters."""
-    if variant.clustered:
-        return 0
-    return _piece_bytes(variant, shape) + variant.ctas * variant.heads * variant.split.splits * 2 * FLOAT_BYTES
-
-
-def _piece_bytes(variant: VariantPlan, shape: SparseShape) -> int:
-    return variant.ctas * variant.heads * shape.head_size * FLOAT_BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from dsa_bench.backends.cuda.memory import allocate, download_bf16, upload
-from dsa_bench.backends.cuda.sparse import DeviceInputs, Workspace
+from dsa_bench.backends.cuda.sparse import DeviceInputs
+from dsa_bench.backends.cuda.workspaces import Workspace
 from dsa_bench.bench.check import POISON, compare, run_poisoned
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.errors import VariantRefused

@@ -9,7 +9,8 @@ import pytest
 
 from dsa_bench.backends.cuda.launch import KernelLaunch
 from dsa_bench.backends.cuda.memory import allocate, download_bf16, upload
-from dsa_bench.backends.cuda.sparse import DeviceInputs, Mailboxes, Paths, empty_mailboxes
+from dsa_bench.backends.cuda.sparse import DeviceInputs, Paths
+from dsa_bench.backends.cuda.workspaces import Mailboxes, empty_mailboxes
 from dsa_bench.bench.check import compare, run_poisoned
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.jit.optional import load

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from dsa_bench.backends.cuda import sparse as cuda
-from dsa_bench.backends.cuda.sparse import DeviceInputs, Mailboxes, SparseLauncher, empty_mailboxes, mailbox_bytes
+from dsa_bench.backends.cuda import workspaces
+from dsa_bench.backends.cuda.sparse import DeviceInputs, SparseLauncher
+from dsa_bench.backends.cuda.workspaces import Mailboxes, empty_mailboxes, mailbox_bytes
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.plan import SplitPlan, VariantPlan
@@ -52,7 +54,8 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Any:
         )
 
     monkeypatch.setattr(cuda, "KernelLaunch", launch)
-    monkeypatch.setattr(cuda, "upload", lambda host: host)
+    for module in (cuda, workspaces):
+        monkeypatch.setattr(module, "upload", lambda host: host)
 
     def build(shape: SparseShape, heads: int, splits: int, *, clusters: bool = True, scale: float = 1 / 16) -> Any:
         launcher = SparseLauncher({name: fake_kernel(name) for name in HEADS}, None, programmatic=True, sms=132)

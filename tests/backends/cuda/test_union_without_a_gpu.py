@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from dsa_bench.backends.cuda import sparse as cuda
-from dsa_bench.backends.cuda.sparse import NULL, DeviceInputs, Paths, SparseLauncher
+from dsa_bench.backends.cuda.memory import NULL
+from dsa_bench.backends.cuda.sparse import DeviceInputs, Paths, SparseLauncher
 from dsa_bench.data.synthetic import sparse_inputs
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import UNION, WS, DataSpec
