@@ -435,6 +435,7 @@ def test_a_module_of_only_compute_75_ptx_reports_75_and_is_refused(made: Any, cu
     dispatcher.close()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("rows", [1, 4, 16])
 def test_a_prepared_call_costs_its_raw_launches(rows: int, on: Dispatcher, cupy: Any, stream: Any) -> None:
     """At most 10 us of host time beyond them."""

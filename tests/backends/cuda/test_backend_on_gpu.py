@@ -21,7 +21,7 @@ from dsa_bench.model.errors import BadInput, CannotMeasure
 from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import SparseShape
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.timing]
 
 SHAPE = SparseShape(8, 8192, 2048)
 

@@ -81,6 +81,7 @@ def test_a_captured_call_gives_the_bits_of_an_eager_one(backend: Any, dense: Any
     buffers.close()
 
 
+@pytest.mark.timing
 def test_cupti_counts_all_kernels_of_a_call_and_agrees_with_events(backend: Any, dense: Any, profiler: Any) -> None:
     shape = SparseShape(2048, 2048, 64, op="prefill")
     buffers = dense.load(sparse_inputs(shape, DataSpec()))

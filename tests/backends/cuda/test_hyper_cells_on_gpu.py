@@ -9,7 +9,7 @@ import pytest
 
 from dsa_bench.backends.cuda.probe import missing_gpu
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.timing]
 Command = Callable[..., Any]
 
 

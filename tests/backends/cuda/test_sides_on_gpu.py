@@ -10,7 +10,11 @@ import pytest
 
 from dsa_bench.backends.cuda.probe import missing_gpu
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(missing_gpu() is not None, reason=str(missing_gpu()))]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timing,
+    pytest.mark.skipif(missing_gpu() is not None, reason=str(missing_gpu())),
+]
 
 
 @pytest.mark.parametrize(("op", "rows"), [("decode", "8"), ("prefill", "128")])
