@@ -2,6 +2,7 @@
 """The README's tables are what the program makes of the records that they name."""
 
 import re
+import statistics
 import subprocess
 import sys
 from itertools import groupby
@@ -15,6 +16,7 @@ from dsa_bench.report.cells import cell_tables
 from dsa_bench.report.render import to_markdown, to_text
 from dsa_bench.stats.verdict import Verdict, judge
 
+QUERIES = ("like a model's", "8 times larger")
 TABLE = re.compile(r"<!-- table: (\S+) -->\n```text\n(.*?)\n```", re.DOTALL)
 
 
@@ -24,6 +26,41 @@ def test_tables_in_the_readme_are_made_from_records(root: Path) -> None:
     for record, blocks in shown:
         made = to_text(cell_tables(read_run(root / record)), color=False, width=80).split("\n\n")
         assert set(blocks.split("\n\n")) <= set(made)
+
+
+def test_what_a_folder_says_of_int8_digits_is_in_its_newest_records(root: Path) -> None:
+    """Medians, and the paired ratio of `int8-tc` to it: two records each, of two kinds of queries, or warm and cold."""
+    folder = root / "results/nvidia-h200"
+    made = {"decode-digits": set[str](), "kernel-choice": set[str]()}
+    for kind, record in zip(QUERIES, sorted((folder / "decode-digits").glob("*.jsonl"))[-2:], strict=True):
+        for (rows, _), (times, ratio) in split_kernels(record).items():
+            us = " | ".join(f"{times[kernel]:.2f}" for kernel in ("previous", "int8-tc", "int8-digits"))
+            made["decode-digits"].add(f"| {rows} | {kind} | {us} | {ratio:.2f}x |")
+    for l2, record in zip(("warm", "cold"), sorted((folder / "kernel-choice").glob("*.jsonl"))[-2:], strict=True):
+        rows_of: dict[int, list[str]] = {}
+        for (rows, _), (times, ratio) in sorted(split_kernels(record).items()):
+            cell = f"{times['int8-tc']:.2f} / {times['int8-digits']:.2f}, {ratio:.2f}x"
+            rows_of.setdefault(rows, []).append(cell)
+        made["kernel-choice"] |= {f"| {rows} | {l2} | {' | '.join(cells)} |" for rows, cells in rows_of.items()}
+    for name, lines in made.items():
+        shown = re.findall(r"^\| \d.*$", (folder / name / "about.md").read_text(), re.MULTILINE)
+        assert sorted(shown) == sorted(lines)
+
+
+def split_kernels(record: Path) -> dict[tuple[int, int], tuple[dict[str, float], float]]:
+    """(rows, candidates) -> median time of each kernel, and int8-tc / int8-digits over rounds."""
+    found: dict[tuple[int, int], dict[str, list[float]]] = {}
+    for visit in read_run(record).visits:
+        if not visit.control and visit.attention_us is not None:
+            shape = tuple(int(re.findall(rf"{name}=(\d+)", visit.cell)[0]) for name in ("rows", "candidates"))
+            found.setdefault(shape, {}).setdefault(visit.variant.split("/")[0], []).append(visit.attention_us)
+    return {
+        shape: (
+            {kernel: statistics.median(times) for kernel, times in kernels.items()},
+            judge(kernels["int8-tc"], kernels["int8-digits"]).ratio.centre,
+        )
+        for shape, kernels in found.items()
+    }
 
 
 def test_every_record_has_its_table_beside_it(root: Path) -> None:
