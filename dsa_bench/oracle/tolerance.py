@@ -129,6 +129,20 @@ def ws_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look
     probability   FP16 holds at least 2^11 of it, as the reference lies up to 4 bits below the maximum: it keeps 11
                   bits, and flushes by 2^-25 / 2^11: (2^-11 + candidates * 2^-36) * v_max
     """
+    return _two_or_four_digits(inputs, rows, out, look, 2.0**-36)
+
+
+def union_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
+    """Bound for the arithmetic of `int8-union`: as ws_bound, with rows that share their tiles on two digits.
+
+    probability   their reference lies up to 4 bits above the maximum, so FP16 holds at least 2^7 of it and flushes by
+                  2^-25 / 2^7: (2^-11 + candidates * 2^-32) * v_max
+    """
+    return _two_or_four_digits(inputs, rows, out, look, 2.0**-32)
+
+
+def _two_or_four_digits(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look, flushed: float) -> F64:
+    """ws_bound, for probabilities of which FP16 flushes `flushed` of the largest."""
     known = look(inputs, rows, "query")
     shape = inputs.shape
     folded = _folded(inputs, rows)
@@ -136,7 +150,7 @@ def ws_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look
     largest = two.reshape(len(rows), shape.kv_heads, shape.group).max(axis=2).repeat(shape.group, axis=1)
     with np.errstate(invalid="ignore", over="ignore"):
         delta = np.where(largest <= QUERY_BUDGET, two + 10 * U_FP32 * known.largest, _digit_error(inputs, rows, known))
-    probability = U_FP16 + shape.candidates * 2.0**-36
+    probability = U_FP16 + shape.candidates * flushed
     return _bound(inputs, out, _weight_error(delta, known) + _sums(inputs, 2 * U_FP32) + probability)
 
 

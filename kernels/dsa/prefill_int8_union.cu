@@ -25,7 +25,11 @@
 // Warps     Scores: warpgroup p has rows 2p and 2p + 1, by wgmma as consumers of prefill_int8_ws; lane t heads
 //           [3t, 3t + 3) of each. A row's probability of a candidate that it does not have is 0. Output: warpgroup p
 //           has channels [128p, 128p + 128) of all rows, warp w of it [64i + 16w, 64i + 16w + 16) of these, i = 0, 1.
-// Errors    As of path `two` of prefill_int8_ws, but a score is rounded to FP32 before the reference is subtracted.
+// Reference As of prefill_int8_ws, but 4 bits above the maximum of the tile that moves it, so that later tiles seldom
+//           pass it; at the maximum if those of the tile's four quarters differ by more than 10 bits: there is a sink,
+//           below which FP16's whole range is needed.
+// Errors    As of path `two` of prefill_int8_ws, but a score is rounded to FP32 before the reference is subtracted, and
+//           p is off by 2^-32 of the largest in place of 2^-36.
 // Debug     path_counts as of decode_int8_tc, by rows: 0 union, here; 1 two, 2 four, 3 single: of prefill_int8_ws.
 //           With a forced_path above 0 no row is taken.
 // Needs     What prefill_int8_ws needs; unions 16-byte aligned. Only on sm_90a rows share.
@@ -225,6 +229,8 @@ constexpr int kPairHeads = 4 * kLaneHeads;  // head n of lane t is head kLaneHea
 constexpr int kHeads = 2 * kPairHeads;
 constexpr int kColumns = 2 * kPairHeads;                      // digits of a pair
 constexpr float kShift = int8_ws::kTop - int8_ws::kHeadroom;  // log2 of what the probability tile holds of a reference
+constexpr float kMargin = 4.f;                                // bits of a new reference above the tile's maximum
+constexpr float kEven = 10.f;                                 // by which warps' maxima differ at most for that
 
 // Of a head: the exponential's argument is to_log2 * score, in units, + offset. So offset stands for the reference.
 struct Exponent {
@@ -462,10 +468,10 @@ class Attention {
     return largest > int8_ws::kLargest;
   }
 
-  // Moves the reference of each head to this tile's maximum if that is larger, and l with it. Rare.
+  // Moves the reference of each head to this tile's, if that is higher, and l with it. Rare.
   __device__ __forceinline__ void move_references(const Sums& sum, const unsigned (&rows)[2],
                                                   Exponent (&exponent)[kLaneHeads]) {
-    constexpr int kNone = int8_ws::Units<2>::kNone;
+    constexpr int kNone = int8_ws::Units<2>::kNone, kMost = 2147483647;
 #pragma unroll
     for (int n = 0; n < kLaneHeads; ++n) {
       int m = kNone;
@@ -483,10 +489,16 @@ class Attention {
 #pragma unroll
     for (int n = 0; n < kLaneHeads; ++n) {
       const int head = kPairHeads * pair_ + kLaneHeads * t_ + n;
-      int m = kNone;
+      int m = kNone, least = kMost;
 #pragma unroll
-      for (int w = 0; w < 4; ++w) m = max(m, smem_.max_of_warp[4 * pair_ + w][kLaneHeads * t_ + n]);
-      const float offset = fmaf(-static_cast<float>(m), exponent[n].to_log2, kShift);
+      for (int w = 0; w < 4; ++w) {
+        const int of_warp = smem_.max_of_warp[4 * pair_ + w][kLaneHeads * t_ + n];
+        m = max(m, of_warp);
+        least = min(least, of_warp);
+      }
+      const float top = static_cast<float>(m) * exponent[n].to_log2;
+      const float spread = top - static_cast<float>(least) * exponent[n].to_log2;
+      const float offset = (spread <= kEven ? kShift - kMargin : kShift) - top;
       float factor = 1.f;
       if (m != kNone && offset < exponent[n].offset) {
         factor = ex2(offset - exponent[n].offset);

@@ -25,9 +25,12 @@ from dsa_bench.oracle.tolerance import (
     fp16_bound,
     fp32_bound,
     key_noise,
+    largest_output,
     logit_magnitude,
     query_error,
     query_load,
+    union_bound,
+    ws_bound,
 )
 
 
@@ -165,6 +168,14 @@ def test_one_fp16_probability_is_coarser_than_two() -> None:
     v_max = 128 * np.abs(inputs.value_scale).max()
     assert (prefill > decode).all()
     assert (prefill - decode).max() <= 2.0**-11 * v_max
+
+
+def test_a_reference_above_the_maximum_costs_what_fp16_then_flushes() -> None:
+    inputs = sparse_inputs(SparseShape(rows=4, context=256, candidates=64, op="prefill"), DataSpec())
+    answer = reference(inputs)
+    more = union_bound(inputs, answer.rows, answer.out) - ws_bound(inputs, answer.rows, answer.out)
+    flushed = 64 * (2.0**-32 - 2.0**-36) * largest_output(inputs)
+    np.testing.assert_allclose(more, np.broadcast_to(flushed, more.shape), rtol=1e-4)
 
 
 def test_bf16_keys_move_logits_by_what_the_survey_finds() -> None:

@@ -30,7 +30,7 @@ from dsa_bench.model.request import DIGITS, UNION, WS
 from dsa_bench.model.shape import Op, ceil_div
 from dsa_bench.oracle.attention import F64
 from dsa_bench.oracle.survey import Look, survey
-from dsa_bench.oracle.tolerance import bf16_bound, digits_bound, fp16_bound, fp32_bound, ws_bound
+from dsa_bench.oracle.tolerance import bf16_bound, digits_bound, fp16_bound, fp32_bound, union_bound, ws_bound
 from dsa_bench.splits.digits import CLUSTERS, NO_CLUSTERS
 from dsa_bench.splits.geometry import CudaSparse, SparseGeometry
 
@@ -146,7 +146,7 @@ class CudaBackend:
 
     def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
         previous = fp32_bound if inputs.op == "decode" else bf16_bound
-        bound = {"int8-tc": fp16_bound, DIGITS: digits_bound, WS: ws_bound, UNION: ws_bound}.get(kernel, previous)
+        bound = {"int8-tc": fp16_bound, DIGITS: digits_bound, WS: ws_bound, UNION: union_bound}.get(kernel, previous)
         return bound(inputs, rows, out, look)
 
     def rounds_keys(self, kernel: str) -> bool:
