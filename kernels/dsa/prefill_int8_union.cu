@@ -21,7 +21,9 @@
 // Takes     all four rows or none. All, if they share; the group is up to 12; each query needs no more than path `two`
 //           of prefill_int8_ws; and no |value_scale| is above 2^16.
 // Block     8 warps, 2 CTAs per SM. All warps copy alike, between the products of values: K two tiles ahead, V one. A
-//           tile has one barrier.
+//           tile has one barrier. Behind it, the products of its values take turns with the next tile's scores, of
+//           which there is one tile too many: it is not used. The last products are in flight while that tile is
+//           weighed.
 // Warps     Scores: warpgroup p has rows 2p and 2p + 1, by wgmma as consumers of prefill_int8_ws; lane t heads
 //           [3t, 3t + 3) of each. A row's probability of a candidate that it does not have is 0. Output: warpgroup p
 //           has channels [128p, 128p + 128) of all rows, warp w of it [64i + 16w, 64i + 16w + 16) of these, i = 0, 1.
@@ -253,36 +255,56 @@ struct Layout {
 struct alignas(1024) Smem : Layout {};
 static_assert(sizeof(Smem) <= 113 * 1024, "2 CTAs per sm_90 SM: 228 KiB / 2, less 1 KiB reserved each");
 
+// Where a thread is: read again, so that no part of it stays in a register in between.
+struct Place {
+  const unsigned thread = thread_index();
+  const unsigned warp = thread / 32, lane = thread % 32, pair = thread / kPairThreads, g = lane / 4, t = lane % 4;
+};
+
+// Two of a thread's offsets in arrays of shared memory, below 2^16, in one register: not computed anew for each tile.
+class TwoOffsets {
+ public:
+  __device__ __forceinline__ TwoOffsets(unsigned first, unsigned second) : both_(second << 16 | first) {
+    asm volatile("" : "+r"(both_));
+  }
+  __device__ __forceinline__ unsigned first() const { return both_ & 0xffffu; }
+  __device__ __forceinline__ unsigned second() const { return both_ >> 16; }
+
+ private:
+  unsigned both_;
+};
+
 // A thread's part of the copies: one 16-byte chunk of four rows of each tile.
 class Copies {
  public:
   static constexpr int kSteps = 4;
   using Offsets = unsigned[kSteps];  // in bytes from the head's first row
 
-  __device__ __forceinline__ Copies(const Call& call, Smem& smem) : smem_(smem) {
-    const size_t head = static_cast<size_t>(blockIdx.y) * call.context * kHeadSize + 16 * (threadIdx.x % 16);
-    key_ = call.key + head;
-    value_ = call.value + head;
-  }
+  // Row r has chunk 0 at r % 8 in K; in V at what it has as a slot: 2 * (r % 4) + r / 8 % 2.
+  __device__ __forceinline__ Copies(const Call& call, Smem& smem)
+      : smem_(smem),
+        key_(call.key + static_cast<size_t>(blockIdx.y) * call.context * kHeadSize),
+        value_(call.value + static_cast<size_t>(blockIdx.y) * call.context * kHeadSize),
+        target_(first_of(threadIdx.x) * kRow + chunk_of(threadIdx.x) / 8 * sizeof(smem.key[0][0]) +
+                    16 * (chunk_of(threadIdx.x) % 8 ^ first_of(threadIdx.x) % 8),
+                first_of(threadIdx.x) * kHeadSize + 16 * (chunk_of(threadIdx.x) ^ first_of(threadIdx.x) / 8 % 2)),
+        chunk_(16 * chunk_of(threadIdx.x)) {}
 
   __device__ __forceinline__ void find(const Union& all, int tile, Offsets& offset) const {
-    const int first = tile * kTile + first_of(thread_index());
+    const unsigned first = tile * kTile + first_of(thread_index());
     const uint2 entries = *reinterpret_cast<const uint2*>(&all.candidate[first]);
     const unsigned base = all.base[first / kRun];
     const unsigned entry[kSteps] = {entries.x, entries.x >> 16, entries.y, entries.y >> 16};
 #pragma unroll
-    for (int n = 0; n < kSteps; ++n) offset[n] = (base + (entry[n] - base) % kSpan) * kHeadSize;
+    for (int n = 0; n < kSteps; ++n) offset[n] = (base + (entry[n] - base) % kSpan) * kHeadSize + chunk_;
   }
 
-  // Where the copies of a tile go. Computed anew for each, or the compiler holds all places in registers, which spill.
-  // Row r has chunk 0 at r % 8 in K; in V at what it has as a slot: 2 * (r % 4) + r / 8 % 2.
+  // Where the copies of a tile go.
   __device__ __forceinline__ unsigned key_target(int slot) const {
-    const unsigned thread = thread_index(), chunk = thread % 16, first = first_of(thread);
-    return shared_address(&smem_.key[slot][chunk / 8][first][16 * (chunk % 8 ^ first % 8)]);
+    return shared_address(&smem_.key[slot]) + target_.first();
   }
   __device__ __forceinline__ unsigned value_target(int slot) const {
-    const unsigned thread = thread_index(), chunk = thread % 16, first = first_of(thread);
-    return shared_address(&smem_.value[slot][first][16 * (chunk ^ first / 8 % 2)]);
+    return shared_address(&smem_.value[slot]) + target_.second();
   }
 
   // Nothing if guard is negative.
@@ -297,22 +319,18 @@ class Copies {
   __device__ __forceinline__ static unsigned first_of(unsigned thread) {
     return thread / 32 * 8 + thread % 32 / 16 * 4;
   }
+  __device__ __forceinline__ static unsigned chunk_of(unsigned thread) { return thread % 16; }
 
   Smem& smem_;
   const Code *key_, *value_;
+  const TwoOffsets target_;  // of the first row in K, in V
+  const unsigned chunk_;     // in bytes
 };
 
 class Attention {
  public:
   __device__ __forceinline__ Attention(const Call& call, Smem& smem)
-      : call_(call),
-        smem_(smem),
-        copies_(call, smem),
-        warp_(threadIdx.x / 32),
-        lane_(threadIdx.x % 32),
-        pair_(threadIdx.x / kPairThreads),
-        g_(lane_ / 4),
-        t_(lane_ % 4) {}
+      : call_(call), smem_(smem), copies_(call, smem), places_(places_of(Place())) {}
 
   // Starts the first copies and prepares the queries. Whether they and the scales of the values are such as path two
   // takes; if so, K of tile 0, the digits and the union are published.
@@ -337,7 +355,8 @@ class Attention {
     load_queries(1, other_queries);
     const float value_scale = __ldg(call_.value_scale + blockIdx.y * kHeadSize + threadIdx.x);
     float key_scale[8];
-    const float4* scales = reinterpret_cast<const float4*>(call_.key_scale + blockIdx.y * kHeadSize) + 2 * lane_;
+    const float4* scales =
+        reinterpret_cast<const float4*>(call_.key_scale + blockIdx.y * kHeadSize) + 2 * (threadIdx.x % 32);
     *reinterpret_cast<float4*>(key_scale) = __ldg(scales);
     *reinterpret_cast<float4*>(key_scale + 4) = __ldg(scales + 1);
     bool suffices = fold(0, first_queries, key_scale);
@@ -349,37 +368,61 @@ class Attention {
   }
 
   __device__ __forceinline__ void run(int tiles) {
-    for (int tile = 0; tile < tiles; ++tile) {
-      Sums sum;
-      begin_products(tile % 2, sum);
-      const unsigned thread = thread_index();
-      const unsigned short* of_lane = &smem_.all.candidate[tile * kTile + thread / 32 % 4 * 16 + thread % 32 / 4];
-      const unsigned rows[2] = {of_lane[0] / kRowBit >> 2 * pair_, of_lane[8] / kRowBit >> 2 * pair_};
-      const Exponent* exponents = &smem_.exponent[thread / kPairThreads * kPairHeads + thread % 4 * kLaneHeads];
-      Exponent exponent[kLaneHeads];
+    Sums sum;
+    const unsigned first_key = key_operand(0), first_digits = digit_operand();
+    wgmma_steps::begin();
 #pragma unroll
-      for (int n = 0; n < kLaneHeads; ++n) exponent[n] = exponents[n];
-      wgmma_steps::wait(sum);
+    for (int step = 0; step < kKeySteps; ++step) multiply_keys(step, first_key, first_digits, sum);
+    wgmma_steps::commit();
+    wgmma_steps::wait(sum);
+    Weighing with;
+    load(0, with);
+    for (int tile = 0; tile < tiles; ++tile) {
       float sum_of_two[kLaneHeads];
-      const bool above = weigh(sum, rows, tile % 2, exponent, sum_of_two);
+      const bool above = weigh(sum, with, tile % 2, sum_of_two);
+      wgmma_steps::wait(acc_);
       cp_async_wait<0>();
       fence_for_async();
-      if (__syncthreads_or(above)) {  // P, V of this tile and K of the next are published, or references move
-        move_references(sum, rows, exponent);
-        weigh(sum, rows, tile % 2, exponent, sum_of_two);
+      const unsigned digits = digit_operand();
+      // P, V of this tile and K of the next are published, or references move.
+      if (__syncthreads_or(above)) {
+        load(tile, with);  // it was not held in registers until here
+        move_references(sum, with);
+        weigh(sum, with, tile % 2, sum_of_two);
         fence_for_async();
         __syncthreads();  // P and the factors are published
         rescale();
       }
 #pragma unroll
       for (int n = 0; n < kLaneHeads; ++n) sum_[n] += sum_of_two[n];
-      add_weighted_values(tile, tiles);
+      add_weighted_values(tile, tiles, digits, sum);
+      load(min(tile + 1, tiles - 1), with);
+      from_here(sum);
     }
+    wgmma_steps::wait(acc_);
     finish();
   }
 
  private:
   using Sums = int[4 * kLaneHeads];
+  static constexpr int kKeySteps = kHeadSize / 32;
+
+  // What a lane needs to make probabilities of its sums of a tile.
+  struct Weighing {
+    unsigned rows;  // bit 8j + r: row r of the pair has candidate g + 8j
+    Exponent exponent[kLaneHeads];
+
+    __device__ __forceinline__ bool has(int n, int j) const { return (rows >> (8 * j + n / kRowHeads) & 1) != 0; }
+  };
+
+  // Of what this lane loads of a tile of values, and of its probabilities in a tile of these.
+  __device__ __forceinline__ static TwoOffsets places_of(const Place& at) {
+    const unsigned chunk = at.warp / 4 * 8 + at.warp % 4 ^ at.lane % 8;
+    const unsigned row = kPairHeads * at.pair + 2 * at.t;  // head n is n / 2 * 8 + n % 2 further
+    return {int8_ws::candidate_of_slot(at.lane) * kHeadSize + 16 * chunk,
+            static_cast<unsigned>(sizeof(__half)) *
+                (row * kTile + 8 * ((at.warp % 4 * 2 + at.g / 4) ^ 2 * at.t) + at.g % 4 * 2)};
+  }
 
   // --- before the first tile ---------------------------------------------------------------------------------------
 
@@ -392,107 +435,130 @@ class Attention {
   using Queries = uint4[kRowHeads];
 
   __device__ __forceinline__ void load_queries(int row, Queries& q) const {
-    const int first = kRowHeads * (warp_ % 4);
+    const Place at;
+    const int first = kRowHeads * (at.warp % 4);
 #pragma unroll
     for (int n = 0; n < kRowHeads; ++n) {
-      const __nv_bfloat16* query = call_.query + head_offset(2 * pair_ + row, first + n);
-      q[n] = first + n < call_.group ? __ldg(reinterpret_cast<const uint4*>(query) + lane_) : make_uint4(0, 0, 0, 0);
+      const __nv_bfloat16* query = call_.query + head_offset(2 * at.pair + row, first + n);
+      q[n] = first + n < call_.group ? __ldg(reinterpret_cast<const uint4*>(query) + at.lane) : make_uint4(0, 0, 0, 0);
     }
   }
 
   // Whether two digits do.
   __device__ __forceinline__ bool fold(int row, const Queries& q, const float (&key_scale)[8]) {
+    const Place at;
     bool suffice = true;
 #pragma unroll
     for (int n = 0; n < kRowHeads; ++n) {
       Channels channels(q[n], key_scale);
       DigitScale scale = int8_tc::digit_scale(channels, call_.scale);
-      if (kRowHeads * (warp_ % 4) + n >= call_.group) scale = {0.f, 0.f};
+      if (kRowHeads * (at.warp % 4) + n >= call_.group) scale = {0.f, 0.f};
       const int of_lane = kRowHeads * row + n;  // in columns 8 * of_lane + 2t and the next
       suffice &= int8_ws::fold_two(channels, scale.factor * 0x1p-16f, [&](int digit, uint2 codes) {
-        const int column = 8 * of_lane + 2 * (warp_ % 4) + digit;
-        Code* target = smem_.digit[pair_][lane_ / 16][column];
-        *reinterpret_cast<uint2*>(target + 16 * (lane_ % 16 / 2 ^ column % 8) + 8 * (lane_ % 2)) = codes;
+        const int column = 8 * of_lane + 2 * (at.warp % 4) + digit;
+        Code* target = smem_.digit[at.pair][at.lane / 16][column];
+        *reinterpret_cast<uint2*>(target + 16 * (at.lane % 16 / 2 ^ column % 8) + 8 * (at.lane % 2)) = codes;
       });
       const float unit = scale.unit * 65536.f;
       suffice &= int8_ws::within_budget(unit);
-      if (lane_ == 0)  // the first candidate moves the reference
-        smem_.exponent[kPairHeads * pair_ + kLaneHeads * (warp_ % 4) + of_lane] = {unit * kLog2E, -minus_infinity()};
+      if (at.lane == 0)  // the first candidate moves the reference
+        smem_.exponent[kPairHeads * at.pair + kLaneHeads * (at.warp % 4) + of_lane] = {unit * kLog2E,
+                                                                                       -minus_infinity()};
     }
     return suffice;
   }
 
   // --- the tiles ---------------------------------------------------------------------------------------------------
 
-  // sum = K * digits of this pair: of this lane's head n [4n + 2j + digit] for candidate g + 8j of the warp's 16.
-  __device__ __forceinline__ void begin_products(int slot, Sums& sum) const {
-    const unsigned key = __shfl_sync(0xffffffffu, shared_address(&smem_.key[slot]), 0);
-    const unsigned query = __shfl_sync(0xffffffffu, shared_address(&smem_.digit[pair_]), 0);
-    const unsigned a = wgmma_steps::operand(key), b = wgmma_steps::operand(query);
-    wgmma_steps::begin();
-    wgmma_steps::multiply(sum, a, b);
+  // The n-th of the operands that follow `first`.
+  template <typename T>
+  __device__ __forceinline__ static unsigned operand_of(const T& first, unsigned n) {
+    return wgmma_steps::operand(shared_address(&first)) + n * (sizeof(T) / 16);
+  }
+  __device__ __forceinline__ unsigned key_operand(int slot) const { return operand_of(smem_.key[0], slot); }
+  __device__ __forceinline__ unsigned digit_operand() const {
+    return __shfl_sync(0xffffffffu, operand_of(smem_.digit[0], thread_index() / kPairThreads), 0);
+  }
+
+  // One of the steps of sum = K * digits of this pair: of this lane's head n [4n + 2j + digit] for candidate g + 8j of
+  // the warp's 16.
+  __device__ __forceinline__ static void multiply_keys(int step, unsigned key, unsigned digits, Sums& sum) {
+    const unsigned a = key + (step / 4 * kTile * kRow + step % 4 * 32) / 16;
+    const unsigned b = digits + (step / 4 * kColumns * kRow + step % 4 * 32) / 16;
+    if (step == 0)
+      wgmma_steps::multiply(sum, a, b);
+    else
+      wgmma_steps::multiply_add(sum, a, b);
+  }
+
+  __device__ __forceinline__ void load(int tile, Weighing& with) const {
+    const Place at;
+    const unsigned short* of_lane = &smem_.all.candidate[tile * kTile + at.warp % 4 * 16 + at.g];
+    with.rows = (of_lane[0] / kRowBit | of_lane[8] / kRowBit << 8) >> 2 * at.pair;
+    const Exponent* exponents = &smem_.exponent[kPairHeads * at.pair + kLaneHeads * at.t];
 #pragma unroll
-    for (int step = 1; step < 8; ++step)
-      wgmma_steps::multiply_add(sum, a + (step / 4 * kTile * kRow + step % 4 * 32) / 16,
-                                b + (step / 4 * kColumns * kRow + step % 4 * 32) / 16);
-    wgmma_steps::commit();
+    for (int n = 0; n < kLaneHeads; ++n) with.exponent[n] = exponents[n];
+  }
+
+  // The sums are not read before, and what was loaded is not loaded after.
+  __device__ __forceinline__ static void from_here(Sums& sum) {
+#pragma unroll
+    for (int n = 0; n < 4 * kLaneHeads; ++n) asm volatile("" : "+r"(sum[n])::"memory");
   }
 
   __device__ __forceinline__ static int score(const Sums& sum, int n, int j) {
     return 256 * sum[4 * n + 2 * j] + sum[4 * n + 2 * j + 1];
   }
 
-  __device__ __forceinline__ static bool has(unsigned rows, int n) { return (rows >> n / kRowHeads & 1) != 0; }
-
   // Writes the probabilities of a tile, and their sums over this lane's two candidates. Whether one of those is beyond
   // FP16.
-  __device__ __forceinline__ bool weigh(const Sums& sum, const unsigned (&rows)[2], int buffer,
-                                        const Exponent (&exponent)[kLaneHeads], float (&sum_of_two)[kLaneHeads]) {
+  __device__ __forceinline__ bool weigh(const Sums& sum, const Weighing& with, int buffer,
+                                        float (&sum_of_two)[kLaneHeads]) {
     float largest = 0.f;
-    const int thread = thread_index(), g = thread % 32 / 4, t = thread % 4;  // or the place spills
-    const int place = (kPairHeads * (thread / kPairThreads) + 2 * t) * kTile +
-                      8 * ((thread / 32 % 4 * 2 + g / 4) ^ 2 * t) + g % 4 * 2;  // even heads n: n / 2 * 8 lines further
+    constexpr unsigned kRowBytes = sizeof(smem_.probability[0][0]);
+    unsigned char* const tile = reinterpret_cast<unsigned char*>(&smem_.probability[buffer]);
 #pragma unroll
     for (int n = 0; n < kLaneHeads; ++n) {
       float p[2];
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const float x = fmaf(static_cast<float>(score(sum, n, j)), exponent[n].to_log2, exponent[n].offset);
-        p[j] = ex2(has(rows[j], n) ? x : minus_infinity());
+        const float x = fmaf(static_cast<float>(score(sum, n, j)), with.exponent[n].to_log2, with.exponent[n].offset);
+        p[j] = ex2(with.has(n, j) ? x : minus_infinity());
       }
       sum_of_two[n] = p[0] + p[1];
       largest = fmaxf(largest, sum_of_two[n]);
-      *reinterpret_cast<__half2*>(&smem_.probability[buffer][n / 2 * 8][0] + (place ^ n % 2 * (kTile + 8))) =
+      *reinterpret_cast<__half2*>(tile + (places_.second() ^ n % 2 * (kRowBytes + 16)) + n / 2 * 8 * kRowBytes) =
           __floats2half2_rn(p[0], p[1]);
     }
     return largest > int8_ws::kLargest;
   }
 
   // Moves the reference of each head to this tile's, if that is higher, and l with it. Rare.
-  __device__ __forceinline__ void move_references(const Sums& sum, const unsigned (&rows)[2],
-                                                  Exponent (&exponent)[kLaneHeads]) {
+  __device__ __forceinline__ void move_references(const Sums& sum, Weighing& with) {
+    const Place at;
+    Exponent(&exponent)[kLaneHeads] = with.exponent;
     constexpr int kNone = int8_ws::Units<2>::kNone, kMost = 2147483647;
 #pragma unroll
     for (int n = 0; n < kLaneHeads; ++n) {
       int m = kNone;
 #pragma unroll
       for (int j = 0; j < 2; ++j)
-        if (has(rows[j], n)) m = max(m, score(sum, n, j));
+        if (with.has(n, j)) m = max(m, score(sum, n, j));
 #pragma unroll
       for (int lanes = 4; lanes < 32; lanes *= 2) m = max(m, __shfl_xor_sync(0xffffffffu, m, lanes));
-      if (g_ == 0) smem_.max_of_warp[warp_][kLaneHeads * t_ + n] = m;
+      if (at.g == 0) smem_.max_of_warp[at.warp][kLaneHeads * at.t + n] = m;
     }
-    if (pair_ == 0)
+    if (at.pair == 0)
       named_sync<1, kPairThreads>();
     else
       named_sync<2, kPairThreads>();  // the maxima of the pair's warps are published
 #pragma unroll
     for (int n = 0; n < kLaneHeads; ++n) {
-      const int head = kPairHeads * pair_ + kLaneHeads * t_ + n;
+      const int head = kPairHeads * at.pair + kLaneHeads * at.t + n;
       int m = kNone, least = kMost;
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
-        const int of_warp = smem_.max_of_warp[4 * pair_ + w][kLaneHeads * t_ + n];
+        const int of_warp = smem_.max_of_warp[4 * at.pair + w][kLaneHeads * at.t + n];
         m = max(m, of_warp);
         least = min(least, of_warp);
       }
@@ -505,7 +571,7 @@ class Attention {
         exponent[n].offset = offset;
         sum_[n] *= factor;
       }
-      if (warp_ % 4 == 0 && g_ == 0) {
+      if (at.warp % 4 == 0 && at.g == 0) {
         smem_.exponent[head].offset = exponent[n].offset;
         smem_.factor[head] = factor;
       }
@@ -513,16 +579,17 @@ class Attention {
   }
 
   // Head of the two pairs in column 8j + 2t + c of acc.
-  __device__ __forceinline__ int head_of(int j, int c) const {
-    return j / 3 * kPairHeads + kLaneHeads * t_ + j % 3 * 2 + c;
+  __device__ __forceinline__ static int head_of(int t, int j, int c) {
+    return j / 3 * kPairHeads + kLaneHeads * t + j % 3 * 2 + c;
   }
 
   __device__ __forceinline__ void rescale() {
+    const Place at;
 #pragma unroll
     for (int j = 0; j < kHeads / 8; ++j) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const float factor = smem_.factor[head_of(j, c)];
+        const float factor = smem_.factor[head_of(at.t, j, c)];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           acc_[i][j][c] *= factor;
@@ -532,22 +599,26 @@ class Attention {
     }
   }
 
-  // acc += V^T * P^T for this warp's channels, while K two tiles ahead and V one ahead are requested.
-  __device__ __forceinline__ void add_weighted_values(int tile, int tiles) {
+  // acc += V^T * P^T for this warp's channels, still in flight when it returns, and next = the sums of the next tile.
+  // They take turns: tensor cores have scores to compute while codes of values become FP16. Meanwhile K two tiles ahead
+  // and V one ahead are requested.
+  __device__ __forceinline__ void add_weighted_values(int tile, int tiles, unsigned digits, Sums& next) {
     const int buffer = tile % 2;
-    const unsigned thread = thread_index(), warp = thread / 32, lane = thread % 32;  // or the address spills
-    const unsigned v_address = shared_address(
-        &smem_.value[buffer][int8_ws::candidate_of_slot(lane)][16 * (warp / 4 * 8 + warp % 4 ^ lane % 8)]);
-    const unsigned p =
-        wgmma_steps::operand(__shfl_sync(0xffffffffu, shared_address(&smem_.probability[buffer][0][0]), 0));
+    const unsigned key = key_operand(1 - buffer);
+    const unsigned v_address = shared_address(&smem_.value[buffer]) + places_.first();
+    const unsigned p = operand_of(smem_.probability[0], buffer);
     const unsigned value_target = copies_.value_target(1 - buffer), key_target = copies_.key_target(buffer);
     unsigned codes[2][4];
     const auto load = [&](int step) {
       ldmatrix_x4_trans(codes[step % 2], (v_address ^ 64 * (step % 2)) + 32 * kHeadSize * (step / 2));
     };
     load(0);
+    wgmma_steps::begin();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) multiply_keys(2 * step + n, key, digits, next);
+      if (step == 3) wgmma_steps::commit();  // the sums
       if (step + 1 < 4) load(step + 1);
       unsigned v[2][4];
 #pragma unroll
@@ -568,20 +639,20 @@ class Attention {
           copies_.key(copy, key_target, ahead_, tiles - 3 - tile);
       }
       if (step == 1) copies_.find(smem_.all, min(tile + 2, tiles - 1), ahead_);
-      wgmma_steps::wait_but<1>();
+      wgmma_steps::wait_but<1>();  // the v of the step before may be replaced; at last, the sums are there
     }
     cp_async_commit();
-    wgmma_steps::wait(acc_);
   }
 
   // --- after the last tile -----------------------------------------------------------------------------------------
 
   __device__ __forceinline__ void finish() {
+    const Place at;
     __syncthreads();  // everyone is done with the maxima of the warps, whose place is taken
 #pragma unroll
     for (int n = 0; n < kLaneHeads; ++n) {
       const float of_warp = lanes_sum<28>(sum_[n]);
-      if (g_ == 0) smem_.sum_of_warp[warp_][kLaneHeads * t_ + n] = of_warp;
+      if (at.g == 0) smem_.sum_of_warp[at.warp][kLaneHeads * at.t + n] = of_warp;
     }
     __syncthreads();  // the sums of the warps are published
     if (threadIdx.x < kHeads) {
@@ -592,7 +663,7 @@ class Attention {
     }
     __syncthreads();  // the factors are published
     float2 scale[2];
-    const int channel = 128 * pair_ + 16 * (warp_ % 4) + 2 * g_;
+    const int channel = 128 * at.pair + 16 * (at.warp % 4) + 2 * at.g;
 #pragma unroll
     for (int i = 0; i < 2; ++i)
       scale[i] =
@@ -601,9 +672,9 @@ class Attention {
     for (int j = 0; j < kHeads / 8; ++j) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const int of_lane = j % 3 * 2 + c, head = kRowHeads * t_ + of_lane % kRowHeads;
+        const int of_lane = j % 3 * 2 + c, head = kRowHeads * at.t + of_lane % kRowHeads;
         if (head >= call_.group) continue;
-        const float factor = smem_.factor[head_of(j, c)];
+        const float factor = smem_.factor[head_of(at.t, j, c)];
         __nv_bfloat16* out = call_.out + head_offset(j / 3 * 2 + of_lane / kRowHeads, head) + channel;
 #pragma unroll
         for (int i = 0; i < 2; ++i)
@@ -616,7 +687,7 @@ class Attention {
   const Call& call_;
   Smem& smem_;
   const Copies copies_;
-  const int warp_, lane_, pair_, g_, t_;
+  const TwoOffsets places_;     // in a tile of values and in one of probabilities
   Copies::Offsets ahead_;       // of the next tile
   float sum_[kLaneHeads] = {};  // l of this lane's candidates; as acc, in units of the probability tile
   float acc_[2][kHeads / 8][4] =
