@@ -19,7 +19,7 @@
 // Grid      (ceil(rows / 4), kv_heads). CTA (i, g) owns rows 4i to 4i + 3, and query heads
 //           [g * group, (g + 1) * group).
 // Takes     all four rows or none. All, if they share; the group is up to 12; each query needs no more than path `two`
-//           of prefill_int8_ws; and no |value_scale| is above 2^16.
+//           of prefill_int8_ws; no |q * key_scale| is beyond FP32; and no |value_scale| is above 2^16.
 // Block     8 warps, 2 CTAs per SM. All warps copy alike, between the products of values: K two tiles ahead, V one. A
 //           tile has one barrier. Behind it, the products of its values take turns with the next tile's scores, of
 //           which there is one tile too many: it is not used. The last products are in flight while that tile is
@@ -437,11 +437,17 @@ class Attention {
   __device__ __forceinline__ void load_queries(int row, Queries& q) const {
     const Place at;
     const int first = kRowHeads * (at.warp % 4);
+    const uint4* query = reinterpret_cast<const uint4*>(call_.query + head_offset(2 * at.pair + row, first)) + at.lane;
 #pragma unroll
-    for (int n = 0; n < kRowHeads; ++n) {
-      const __nv_bfloat16* query = call_.query + head_offset(2 * at.pair + row, first + n);
-      q[n] = first + n < call_.group ? __ldg(reinterpret_cast<const uint4*>(query) + at.lane) : make_uint4(0, 0, 0, 0);
-    }
+    for (int n = 0; n < kRowHeads; ++n)
+      q[n] = first + n < call_.group ? __ldg(query + n * (kHeadSize / 8)) : make_uint4(0, 0, 0, 0);
+  }
+
+  // As digit_scale if q * key_scale is finite, from the bits of the largest. Without a branch, so that heads overlap.
+  __device__ __forceinline__ static DigitScale finite_digit_scale(unsigned largest, float scale) {
+    using int8_tc::power_of_two;
+    const int k = max(static_cast<int>((largest + 0x20000u) >> 23) - 127, -96);
+    return {power_of_two(30 - k), fminf(scale * power_of_two(k - 30), power_of_two(80))};
   }
 
   // Whether two digits do.
@@ -450,8 +456,10 @@ class Attention {
     bool suffice = true;
 #pragma unroll
     for (int n = 0; n < kRowHeads; ++n) {
-      Channels channels(q[n], key_scale);
-      DigitScale scale = int8_tc::digit_scale(channels, call_.scale);
+      const Channels channels(q[n], key_scale);
+      const unsigned largest = int8_tc::largest_product(channels);
+      suffice &= largest < 0x7f800000u;
+      DigitScale scale = finite_digit_scale(largest, call_.scale);
       if (kRowHeads * (at.warp % 4) + n >= call_.group) scale = {0.f, 0.f};
       const int of_lane = kRowHeads * row + n;  // in columns 8 * of_lane + 2t and the next
       suffice &= int8_ws::fold_two(channels, scale.factor * 0x1p-16f, [&](int digit, uint2 codes) {
@@ -668,14 +676,17 @@ class Attention {
     for (int i = 0; i < 2; ++i)
       scale[i] =
           __ldg(reinterpret_cast<const float2*>(call_.value_scale + block_index().y * kHeadSize + channel + 64 * i));
+    const int first_head = kRowHeads * at.t;  // of this lane
+    __nv_bfloat16* const first = call_.out + head_offset(0, first_head) + channel;
+    const size_t row_size = static_cast<size_t>(grid_size().y) * call_.group * kHeadSize;
 #pragma unroll
     for (int j = 0; j < kHeads / 8; ++j) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const int of_lane = j % 3 * 2 + c, head = kRowHeads * at.t + of_lane % kRowHeads;
-        if (head >= call_.group) continue;
+        const int of_lane = j % 3 * 2 + c, row = j / 3 * 2 + of_lane / kRowHeads, head = of_lane % kRowHeads;
+        if (first_head + head >= call_.group) continue;
         const float factor = smem_.factor[head_of(at.t, j, c)];
-        __nv_bfloat16* out = call_.out + head_offset(j / 3 * 2 + of_lane / kRowHeads, head) + channel;
+        __nv_bfloat16* out = first + row * row_size + head * kHeadSize;
 #pragma unroll
         for (int i = 0; i < 2; ++i)
           *reinterpret_cast<unsigned*>(out + 64 * i) =
