@@ -152,8 +152,12 @@ class Runtime(Protocol):
     def launches(
         self, variant: VariantPlan, shape: SparseShape, call: SparseCall, workspace: TensorView | None, stream: int
     ) -> list[Enqueue]:
-        """The kernels of one call, in order. `workspace` holds the partials of variant.split; None where there are
-        none: for prefill, and for `int8-digits`, for which a runtime keeps what it needs."""
+        """The kernels of one call, in order. `workspace` holds the partials of variant.split, or union_bytes; None
+        where neither is needed, and for `int8-digits`, for which a runtime keeps what it needs."""
+        ...
+
+    def union_bytes(self, variant: VariantPlan, shape: SparseShape) -> int:
+        """Workspace of a prefill call: the unions of rows that share candidates; 0 for a kernel that makes none."""
         ...
 
     def zero(self, out: TensorView, stream: int) -> list[Enqueue]:

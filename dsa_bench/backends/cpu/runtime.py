@@ -56,6 +56,10 @@ class CpuRuntime:
 
         return [attend]
 
+    def union_bytes(self, variant: VariantPlan, shape: SparseShape) -> int:
+        """Rows share nothing here."""
+        return 0
+
     def zero(self, out: TensorView, stream: int) -> list[Enqueue]:
         array = _array(out)
         return [lambda: array.fill(0)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The GPU backend: compile what this device runs, load it, and launch it on a stream of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -17,7 +17,7 @@ from dsa_bench.backends.cuda.device import cuda_device, smem_opt_in_bytes
 from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch, rotating, wait_for
 from dsa_bench.backends.cuda.memory import Device, allocate, download_bf16, free_bytes, upload
 from dsa_bench.backends.cuda.sparse import AUTOMATIC_PATHS, DeviceInputs, Paths, SparseLauncher
-from dsa_bench.backends.cuda.workspaces import Mailboxes, Workspace, empty_mailboxes, mailbox_bytes
+from dsa_bench.backends.cuda.workspaces import Mailboxes, Unions, Workspace, empty_mailboxes, mailbox_bytes
 from dsa_bench.jit.load import load_module
 from dsa_bench.jit.modules import compile_each, module_hash
 from dsa_bench.jit.optional import load
@@ -114,18 +114,17 @@ class CudaBackend:
         for kernel, modules in MODULES[self.op].items():
             function, *_ = DEVICE_KERNELS[self.op][kernel]
             failed = [str(self._failures[module]) for module in modules if module in self._failures]
-            loaded = self._kernels.get(function)
+            loaded = [self._kernels[name] for name in DEVICE_KERNELS[self.op][kernel] if name in self._kernels]
             if failed:
                 kernels[function] = failed[0]
-            elif loaded is not None:
-                kernels[function] = LoadedKernel(loaded.ptx_target(), _smem_bytes(loaded))
+            elif loaded:
+                kernels[function] = _as_one(loaded)
             if kernel == DIGITS:  # which of those in clusters a call takes depends on its geometry
                 clustered = [self._kernels[name] for name in CLUSTER_KERNELS if name in self._kernels]
                 if failed:
                     kernels[CLUSTER_KERNEL] = failed[0]
                 elif clustered:
-                    largest = max(map(_smem_bytes, clustered))
-                    kernels[CLUSTER_KERNEL] = LoadedKernel(clustered[0].ptx_target(), largest)
+                    kernels[CLUSTER_KERNEL] = _as_one(clustered)
         return LaunchSite(self._target.number, smem_opt_in_bytes(), kernels)
 
     def launcher(self, stream: Any) -> SparseLauncher:
@@ -177,7 +176,8 @@ class CudaBackend:
             host = np.frombuffer(source, np.uint8)
             return [[build.copy(upload(host), allocate(host.shape, np.uint8))] for _ in copies]
         if self.op == "prefill":
-            unions = build.unions(variant, shape)
+            shapes = build.union_shapes(variant, shape)
+            unions = None if shapes is None else Unions.allocate(shapes)
             return [build.prefill(variant, shape, copy, out, paths, unions) for copy in copies]
         if variant.kernel == DIGITS:
             mailboxes = Mailboxes()
@@ -295,9 +295,11 @@ class CudaSparseBuffers:
         self._device.clear()
 
 
-def _smem_bytes(kernel: Kernel) -> int:
-    """Shared memory of a block, static and dynamic."""
-    return kernel.facts.static_smem_bytes + kernel.dynamic_smem_bytes
+def _as_one(kernels: Sequence[Kernel]) -> LoadedKernel:
+    """What the gates may know of kernels that a call takes together, or of which it takes one: the shared memory of the
+    block, static and dynamic, that needs most."""
+    smem_bytes = max(kernel.facts.static_smem_bytes + kernel.dynamic_smem_bytes for kernel in kernels)
+    return LoadedKernel(kernels[0].ptx_target(), smem_bytes)
 
 
 def _distinct_bytes(inputs: SparseInputs) -> int:

@@ -12,7 +12,7 @@ from dsa_bench.backends.cuda.backend import CudaBackend
 from dsa_bench.backends.cuda.launch import KernelLaunch
 from dsa_bench.backends.cuda.memory import Device, allocate
 from dsa_bench.backends.cuda.sparse import DeviceInputs, SparseLauncher
-from dsa_bench.backends.cuda.workspaces import Mailboxes, Workspace, empty_mailboxes, mailbox_bytes
+from dsa_bench.backends.cuda.workspaces import Mailboxes, Unions, Workspace, empty_mailboxes, mailbox_bytes
 from dsa_bench.jit.optional import load
 from dsa_bench.model.call import LaunchSite, SparseCall, TensorView
 from dsa_bench.model.errors import VariantRefused
@@ -87,6 +87,10 @@ class CudaRuntime:
             self._mailboxes[stream] = empty_mailboxes(needed)
         return Mailboxes.of(self._mailboxes[stream], variant, shape)
 
+    def union_bytes(self, variant: VariantPlan, shape: SparseShape) -> int:
+        shapes = self._backends["prefill"].launcher(Pointer(0)).union_shapes(variant, shape)
+        return 0 if shapes is None else shapes.nbytes
+
     def zero(self, out: TensorView, stream: int) -> list[Enqueue]:
         driver = load("cuda.bindings.driver")
 
@@ -123,11 +127,20 @@ def sparse_launches(
     )
     out = Foreign.of(call.out)
     if shape.op == "prefill":
-        return launcher.prefill(variant, shape, inputs, out)
+        return launcher.prefill(variant, shape, inputs, out, unions=_unions(launcher, variant, shape, workspace))
     if variant.kernel == DIGITS:
         return launcher.digits(variant, shape, inputs, mailboxes, out)
     assert workspace is not None  # the others leave partials
     return launcher.launches(variant, shape, inputs, _partials(workspace, shape, variant.split), out)
+
+
+def _unions(
+    launcher: SparseLauncher, variant: VariantPlan, shape: SparseShape, workspace: TensorView | None
+) -> Unions | None:
+    if (shapes := launcher.union_shapes(variant, shape)) is None:
+        return None
+    assert workspace is not None
+    return Unions(Foreign.of(workspace), Foreign.of(workspace, shapes.list_bytes))
 
 
 def _partials(workspace: TensorView, shape: SparseShape, plan: SplitPlan) -> Workspace:

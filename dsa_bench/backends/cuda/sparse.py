@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from dsa_bench.backends.cuda.launch import Kernel, KernelLaunch
-from dsa_bench.backends.cuda.memory import NULL, Device, allocate, upload
-from dsa_bench.backends.cuda.workspaces import Mailboxes, Unions, Workspace
+from dsa_bench.backends.cuda.memory import NULL, Device, upload
+from dsa_bench.backends.cuda.workspaces import Mailboxes, Unions, UnionShapes, Workspace
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.plan import SplitPlan, VariantPlan
@@ -150,13 +150,14 @@ class SparseLauncher:
         names = {"previous": ("prefill_bf16",), WS: (ws,), UNION: ("prefill_unite", "prefill_int8_union", ws)}
         return [self._kernels[name] for name in names.get(variant.kernel, ("prefill_int8_tc",))]
 
-    def unions(self, variant: VariantPlan, shape: SparseShape) -> Unions | None:
+    def union_shapes(self, variant: VariantPlan, shape: SparseShape) -> UnionShapes | None:
         """Memory that prefill calls need beside their tensors, if they follow each other. Only `int8-union` does."""
         if variant.kernel != UNION:
             return None
         unite, union, _ = self.prefill_kernels(variant)
-        lists = (self._groups(union, shape), unite.facts.constants["union_bytes"])
-        return Unions(allocate(lists, np.uint8), allocate((shape.rows, shape.kv_heads), np.uint8))
+        return UnionShapes(
+            (self._groups(union, shape), unite.facts.constants["union_bytes"]), (shape.rows, shape.kv_heads)
+        )
 
     def prefill(
         self,
@@ -167,7 +168,10 @@ class SparseLauncher:
         paths: Paths = AUTOMATIC_PATHS,
         unions: Unions | None = None,
     ) -> list[KernelLaunch]:
-        """The kernels of a prefill call in order. VariantRefused if the last does not take the shape or the scale."""
+        """The kernels of a prefill call in order. VariantRefused if the last does not take the shape or the scale.
+
+        unions  of the shapes that union_shapes says
+        """
         *before, kernel = self.prefill_kernels(variant)
         self._refuse_beyond_tile(kernel, shape)
         if variant.kernel != "previous":
@@ -176,7 +180,7 @@ class SparseLauncher:
         sizes = map(np.int32, (shape.context, shape.candidates, shape.group))
         arguments: list[Any] = [*inputs.pointers, out, *sizes, np.float32(inputs.scale)]
         if variant.kernel == UNION:
-            assert unions is not None, "int8-union needs what `unions` allocates"
+            assert unions is not None, "int8-union needs what `union_shapes` says"
             unite, union = before
             shared = self._shared(unite, union, shape, inputs, arguments, paths, unions)
             forced, counts = max(paths.forced - 1, -1), paths.counts if paths.counts is NULL else paths.counts[1:]

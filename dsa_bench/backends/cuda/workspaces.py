@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the kernels of one call, or the CTAs of one kernel, leave each other in device memory."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,26 @@ class Unions:
 
     lists: Device
     taken: Device
+
+    @classmethod
+    def allocate(cls, shapes: "UnionShapes") -> "Unions":
+        return cls(allocate(shapes.lists, np.uint8), allocate(shapes.taken, np.uint8))
+
+
+@dataclass(frozen=True, slots=True)
+class UnionShapes:
+    """The bytes of both. In one piece of memory `taken` follows the lists, which are then aligned as it is."""
+
+    lists: tuple[int, int]
+    taken: tuple[int, int]
+
+    @property
+    def list_bytes(self) -> int:
+        return math.prod(self.lists)
+
+    @property
+    def nbytes(self) -> int:
+        return self.list_bytes + math.prod(self.taken)
 
 
 def empty_mailboxes(nbytes: int) -> Device:

@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 
 from dsa_bench.backends.cuda import sparse as cuda
+from dsa_bench.backends.cuda import workspaces
 from dsa_bench.backends.cuda.memory import NULL
+from dsa_bench.backends.cuda.runtime import sparse_launches
 from dsa_bench.backends.cuda.sparse import DeviceInputs, Paths, SparseLauncher
+from dsa_bench.backends.cuda.workspaces import Mailboxes, Unions
 from dsa_bench.data.synthetic import sparse_inputs
+from dsa_bench.model.call import SparseCall, TensorView
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import UNION, WS, DataSpec
 from dsa_bench.model.shape import SparseShape
@@ -47,7 +51,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Any:
         return SimpleNamespace(name=kernel.name, grid=grid, arguments=list(arguments), options=options)
 
     monkeypatch.setattr(cuda, "KernelLaunch", launch)
-    monkeypatch.setattr(cuda, "allocate", np.empty)
+    monkeypatch.setattr(workspaces, "allocate", np.empty)
     kernels: Any = {
         name: SimpleNamespace(name=name, dynamic_smem_bytes=MAX_SMEM_BYTES, facts=SimpleNamespace(constants=constants))
         for name, constants in CONSTANTS.items()
@@ -59,7 +63,9 @@ def calls(launcher: SparseLauncher, shape: SparseShape, count: int = 1, paths: P
     """The launches of calls that share what the backend gives them."""
     small = sparse_inputs(SparseShape(1, 8, 4, op="prefill"), DataSpec())
     device = DeviceInputs(small.query, small.key, small.value, small.key_scale, small.value_scale, small.selected, 0.1)
-    unions = launcher.unions(plan(shape), shape)
+    shapes = launcher.union_shapes(plan(shape), shape)
+    assert shapes is not None
+    unions = Unions.allocate(shapes)
     return [launcher.prefill(plan(shape), shape, device, small.query, paths or Paths(), unions) for _ in range(count)]
 
 
@@ -124,4 +130,19 @@ def test_paths_behind_the_first_are_those_of_int8_ws(launcher: Any, forced: int,
 
 def test_other_kernels_need_no_workspace(launcher: Any) -> None:
     shape = SparseShape(9, 2000, 1000, op="prefill")
-    assert launcher().unions(plan(shape, WS), shape) is None
+    assert launcher().union_shapes(plan(shape, WS), shape) is None
+
+
+def test_a_callers_workspace_holds_what_rows_leave_each_other(launcher: Any) -> None:
+    """Lists first, so that they are aligned as the workspace is, and a byte for each row and KV head behind them."""
+    shape, build = SparseShape(9, 2000, 1000, op="prefill"), launcher()
+    view = TensorView("any", (1,), "uint8", 4096, 1, "cuda", 0, None)
+    call = SparseCall(view, view, view, view, view, view, view, 0.1)
+    workspace = TensorView("workspace", (30_000,), "uint8", 1 << 20, 30_000, "cuda", 0, None)
+    unite, union, rest = sparse_launches(build, plan(shape), shape, call, workspace, Mailboxes())
+    assert unite.arguments[-1].data.ptr == union.arguments[-2].data.ptr == 1 << 20
+    assert union.arguments[-1].data.ptr == rest.arguments[-1].data.ptr == (1 << 20) + 3 * 9232
+    shapes = build.union_shapes(plan(shape), shape)
+    assert shapes.nbytes == 3 * 9232 + 9 * 2
+    (alone,) = sparse_launches(build, plan(shape, WS), shape, call, None, Mailboxes())
+    assert alone.arguments[-1] is NULL
