@@ -13,7 +13,7 @@ from dsa_bench.dispatch.gates import DECODE_ROWS, CallFacts, Gate, KernelName, c
 from dsa_bench.dispatch.options import DispatchOptions, Setting
 from dsa_bench.dispatch.target import FoundTarget, LookUp, find_target
 from dsa_bench.model.plan import SplitPlan, VariantPlan
-from dsa_bench.model.request import DIGITS
+from dsa_bench.model.request import DIGITS, UNION, WS
 from dsa_bench.model.shape import Op, SparseShape
 from dsa_bench.model.text import printable
 from dsa_bench.splits.geometry import AUTOMATIC, unsplit_plan
@@ -24,7 +24,8 @@ MEASURED_AS: dict[KernelName, tuple[Op, str]] = {
     "int8-digits decode": ("decode", DIGITS),
     "int8-tc decode": ("decode", INT8_TC),
     "decode_grouped": ("decode", "previous"),
-    "int8-ws prefill": ("prefill", "int8-ws"),
+    "int8-union prefill": ("prefill", UNION),
+    "int8-ws prefill": ("prefill", WS),
     "int8-tc prefill": ("prefill", "int8-tc"),
     "bf16 prefill": ("prefill", "previous"),
 }
@@ -88,6 +89,7 @@ def choose(
     Raises what choose_kernel does.
     """
     preferred = _preferred(call, context, options, host, look_up, l2)
+    call = replace(call, context=context)
     gated = choose_kernel(call if preferred is None else replace(call, preferred=preferred.target.kernel), options)
     if gated.kernel == "none":
         nothing = "no rows, heads or candidates"
@@ -97,6 +99,8 @@ def choose(
     basis, found = "rule", "map: not asked, this kernel takes no tiles per split"
     if op == "prefill":
         variant, why = unsplit_plan(kernel, shape), "one CTA per row and KV head, unsplit"
+        if kernel == UNION:
+            why = f"four rows in one CTA per KV head where their lists are alike, else {why}"
     elif kernel == "previous":
         variant, why = host.geometry.plan(kernel, shape, None), host.geometry.why(kernel, shape, None)
     elif kernel == DIGITS:

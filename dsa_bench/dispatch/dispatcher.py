@@ -11,7 +11,7 @@ from dsa_bench.dispatch.arrays import sparse_call, stream_pointer, view
 from dsa_bench.dispatch.choice import Choice, choose
 from dsa_bench.dispatch.facts import Host
 from dsa_bench.dispatch.gates import CallFacts
-from dsa_bench.dispatch.options import DispatchOptions, resolve_options, resolve_splits
+from dsa_bench.dispatch.options import PREFILL_INT8_UNION, DispatchOptions, resolve_options, resolve_splits
 from dsa_bench.dispatch.tuned import TunedMap
 from dsa_bench.model.call import SparseCall, TensorView
 from dsa_bench.model.errors import BadInput, WorkspaceTooSmall
@@ -137,11 +137,11 @@ class Dispatcher:
             enqueues = runtime.zero(call.out, pointer) if call.out.nbytes else []
             return PreparedCall(choice, enqueues, (call,))
         partials = None
-        needed = _needed_bytes(choice)
+        needed = _needed_bytes(choice, runtime)
         if needed:
             partials = self._own_workspace(place, pointer, needed) if given is None else given
             if partials.nbytes < needed:
-                raise _too_small(partials.nbytes, choice)
+                raise _too_small(partials.nbytes, needed, choice)
         enqueues = runtime.launches(choice.variant, choice.shape, call, partials, pointer)
         return PreparedCall(choice, enqueues, (call, partials))
 
@@ -173,7 +173,7 @@ class Dispatcher:
             runtime = self._runtime(device_of(device))
             facts = CallFacts(*sizes, 0.0, addresses, runtime.site())
             choice = self.choose_for(facts, max(sizes[0], 1), runtime)
-            needed = max(needed, _needed_bytes(choice))
+            needed = max(needed, _needed_bytes(choice, runtime))
         return needed
 
     def close(self) -> None:
@@ -205,10 +205,13 @@ def partial_bytes(shape: SparseShape, plan: SplitPlan) -> int:
     return shape.rows * shape.query_heads * plan.splits * (shape.head_size + 2) * FLOAT_BYTES
 
 
-def _needed_bytes(choice: Choice) -> int:
-    """Workspace of a choice: of decode its partials, but those of `int8-digits`, which a runtime keeps itself."""
-    if choice.shape is None or choice.variant is None or choice.shape.op != "decode":
+def _needed_bytes(choice: Choice, runtime: Runtime) -> int:
+    """Workspace of a choice: of decode its partials, but those of `int8-digits`, which a runtime keeps itself; of
+    prefill what rows leave each other that share candidates."""
+    if choice.shape is None or choice.variant is None:
         return 0
+    if choice.shape.op == "prefill":
+        return runtime.union_bytes(choice.variant, choice.shape)
     return 0 if choice.variant.kernel == DIGITS else partial_bytes(choice.shape, choice.plan)
 
 
@@ -231,15 +234,20 @@ def _given_workspace(array: Any, call: SparseCall) -> TensorView:
     return given
 
 
-def _too_small(held_bytes: int, choice: Choice) -> WorkspaceTooSmall:
+def _too_small(held_bytes: int, needed: int, choice: Choice) -> WorkspaceTooSmall:
     shape, plan, variant = choice.shape, choice.plan, choice.variant
     assert shape is not None
     assert variant is not None
+    if shape.op == "prefill":
+        return WorkspaceTooSmall(
+            f"workspace: holds {held_bytes} bytes, the unions of {shape.rows} rows need {needed}; allocate these, or "
+            f"set {PREFILL_INT8_UNION.name}=0"
+        )
     of_one_split = partial_bytes(shape, SplitPlan(plan.tiles, 1))
     held = held_bytes // of_one_split
     target = f", tiles_per_split={variant.requested[0]}" if variant.requested else ""
     fewer = f" or ask for {ceil_div(plan.tiles, held)} tiles per split" if held and variant.requested else ""
     return WorkspaceTooSmall(
         f"workspace: holds {held} splits, the plan needs {plan.splits} "
-        f"(rows={shape.rows}, tiles={plan.tiles}{target}); allocate {partial_bytes(shape, plan)} bytes{fewer}"
+        f"(rows={shape.rows}, tiles={plan.tiles}{target}); allocate {needed} bytes{fewer}"
     )

@@ -19,6 +19,7 @@ from dsa_bench.splits.kernels import INT8_TC
 KernelName = Literal[
     "int8-digits decode",
     "int8-tc decode",
+    "int8-union prefill",
     "int8-ws prefill",
     "int8-tc prefill",
     "bf16 prefill",
@@ -29,12 +30,13 @@ KernelName = Literal[
 DEVICE_FUNCTION: dict[KernelName, str] = {
     "int8-digits decode": "decode_digits",
     "int8-tc decode": "decode_int8_tc",
+    "int8-union prefill": "prefill_int8_union",
     "int8-ws prefill": "prefill_int8_ws_few",
     "int8-tc prefill": "prefill_int8_tc",
     "bf16 prefill": "prefill_bf16",
     "decode_grouped": "decode_grouped",
 }
-"""Of a kernel with several, the one that needs most shared memory."""
+"""Of a kernel with several, the one under whose name a site tells of them all."""
 HEAD_SIZE = 256
 MAX_GROUP = 16
 DECODE_ROWS = 8
@@ -49,6 +51,9 @@ WS_SM = 90
 WS_CANDIDATES = 512
 """Where `int8-ws` has the instructions that it is made for, and lists from which on it is measured to be the faster one
 (decision 0035)."""
+UNION_GROUP = 12
+UNION_CONTEXT = 131072
+"""Up to which `int8-union` shares anything (kernels/dsa/prefill_int8_union.cu); `int8-ws` is faster beyond."""
 CLUSTER_SM = 90
 WIDE_BYTES = 16
 OUT_BYTES = 8
@@ -65,6 +70,7 @@ class CallFacts:
     addresses  in bytes, by tensor: query, key, value, key_scale, value_scale, out and workspace
     site       the GPU and what is loaded on it; None on the CPU, where the gates of the device do not apply
     preferred  the decode kernel that the map gives a call of these sizes, or without a rule the automatic choice
+    context    capacity of the cache; who asks for a choice gives it beside the facts
     """
 
     rows: int
@@ -81,6 +87,7 @@ class CallFacts:
     smooth_softmax: bool = False
     local_plus_selected: bool = False
     preferred: str = INT8_TC
+    context: int = 0
 
     @property
     def group(self) -> int:
@@ -204,15 +211,18 @@ def _device(kernel: KernelName, sm: GateRule = _SM, least: int = TENSOR_CORE_SM)
     )
 
 
+def _most_heads(most: int) -> GateRule:
+    needed = f"at most {most} query heads per KV head"
+    return GateRule("group", needed, lambda c, _: c.group, lambda c, _: c.group <= most)
+
+
 _HEAD_SIZE = GateRule("head size", f"{HEAD_SIZE}", lambda c, _: c.head_size, lambda c, _: c.head_size == HEAD_SIZE)
 _SCALE = GateRule("scale", f"at most {MAX_SCALE:g}", lambda c, _: f"{c.scale:g}", lambda c, _: c.scale <= MAX_SCALE)
 _LONGEST_LIST = GateRule(
     "exact sums", f"at most {MAX_CANDIDATES} candidates",
     lambda c, _: c.candidates, lambda c, _: c.candidates <= MAX_CANDIDATES,
 )  # fmt: skip
-_SHARED_HEADS = GateRule(
-    "group", f"at most {MAX_GROUP} query heads per KV head", lambda c, _: c.group, lambda c, _: c.group <= MAX_GROUP
-)
+_SHARED_HEADS = _most_heads(MAX_GROUP)
 _PREFILL_PATH = (
     _switch(lambda options: options.prefill_kernel, "ep.cuda.dsa_prefill_kernel"),
     GateRule("rows", f"at least {PREFILL_ROWS}", lambda c, _: c.rows, lambda c, _: c.rows >= PREFILL_ROWS),
@@ -224,6 +234,11 @@ _PREFILL_PATH = (
 )  # fmt: skip
 
 _PREFILL_INT8 = _switch(lambda options: options.prefill_int8_tc, "ep.cuda.dsa_prefill_int8_tc")
+_PREFILL_WS = (_PREFILL_INT8, _switch(lambda options: options.prefill_int8_ws, "ep.cuda.dsa_prefill_int8_ws"))
+_WS_CANDIDATES = GateRule(
+    "candidates", f"at least {WS_CANDIDATES}",
+    lambda c, _: c.candidates, lambda c, _: c.candidates >= WS_CANDIDATES,
+)  # fmt: skip
 _DECODE_INT8 = _switch(lambda options: options.decode_int8_tc, "ep.cuda.dsa_decode_int8_tc")
 _DECODE_ROWS = GateRule("rows", f"1 to {DECODE_ROWS}", lambda c, _: c.rows, lambda c, _: 1 <= c.rows <= DECODE_ROWS)
 _READ_WIDE = tuple(_aligned(name, WIDE_BYTES) for name in ("query", "key", "value", "key_scale", "value_scale"))
@@ -257,14 +272,19 @@ GATES: dict[KernelName, tuple[GateRule, ...]] = {
         _HEAD_SIZE, _SCALE, _LONGEST_LIST, *_device("int8-tc decode"),
         *_READ_WIDE, _aligned("workspace", WIDE_BYTES),
     ),
-    "int8-ws prefill": (
-        _PREFILL_INT8, _switch(lambda options: options.prefill_int8_ws, "ep.cuda.dsa_prefill_int8_ws"),
-        *_PREFILL_PATH, _SHARED_HEADS,
+    "int8-union prefill": (
+        *_PREFILL_WS, _switch(lambda options: options.prefill_int8_union, "ep.cuda.dsa_prefill_int8_union"),
+        *_PREFILL_PATH, _most_heads(UNION_GROUP), _WS_CANDIDATES,
         GateRule(
-            "candidates", f"at least {WS_CANDIDATES}",
-            lambda c, _: c.candidates, lambda c, _: c.candidates >= WS_CANDIDATES,
+            "context", f"at most {UNION_CONTEXT}",
+            lambda c, _: c.context, lambda c, _: c.context <= UNION_CONTEXT,
         ),
-        _HEAD_SIZE, _SCALE, _LONGEST_LIST,
+        # Code of older PTX has no rows that share: int8-ws would do all the work behind two launches for nothing.
+        _HEAD_SIZE, _SCALE, _LONGEST_LIST, *_device("int8-union prefill", _WS_SM, WS_SM),
+        *_READ_WIDE, _aligned("out", WS_OUT_BYTES), _aligned("workspace", WIDE_BYTES),
+    ),
+    "int8-ws prefill": (
+        *_PREFILL_WS, *_PREFILL_PATH, _SHARED_HEADS, _WS_CANDIDATES, _HEAD_SIZE, _SCALE, _LONGEST_LIST,
         *_device("int8-ws prefill", _WS_SM), *_READ_WIDE, _aligned("out", WS_OUT_BYTES),
     ),
     "int8-tc prefill": (

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The options of the dispatcher: an explicit option wins over its environment variable, which wins over the default.
 
-Names and grammar are those of seed 000, "Gates and switches" (`int8_ws` and `int8_digits` are ours): a switch is
-exactly "0" or "1", the knob a non-negative decimal integer; an empty variable is unset, an empty option is a mistake.
+Names and grammar are those of seed 000, "Gates and switches" (`int8_ws`, `int8_union` and `int8_digits` are ours): a
+switch is exactly "0" or "1", the knob a non-negative decimal integer; an empty variable is unset, an empty option is a
+mistake.
 """
 
 import os
@@ -36,6 +37,7 @@ class Option:
 
 PREFILL_INT8_TC = Option("ep.cuda.dsa_prefill_int8_tc", "ORT_DSA_PREFILL_INT8_TC", 0)
 PREFILL_INT8_WS = Option("ep.cuda.dsa_prefill_int8_ws", "ORT_DSA_PREFILL_INT8_WS", 1)
+PREFILL_INT8_UNION = Option("ep.cuda.dsa_prefill_int8_union", "ORT_DSA_PREFILL_INT8_UNION", 0)
 PREFILL_KERNEL = Option("ep.cuda.dsa_prefill_kernel", "ORT_DSA_PREFILL_KERNEL", 1)
 DECODE_INT8_TC = Option("ep.cuda.dsa_decode_int8_tc", "ORT_DSA_DECODE_INT8_TC", 0)
 TILES_PER_SPLIT = Option(
@@ -45,7 +47,8 @@ DECODE_INT8_DIGITS = Option("ep.cuda.dsa_decode_int8_digits", "ORT_DSA_DECODE_IN
 OPTIONS = {
     option.name: option
     for option in (
-        PREFILL_INT8_TC, PREFILL_INT8_WS, PREFILL_KERNEL, DECODE_INT8_TC, TILES_PER_SPLIT, DECODE_INT8_DIGITS,
+        PREFILL_INT8_TC, PREFILL_INT8_WS, PREFILL_INT8_UNION, PREFILL_KERNEL, DECODE_INT8_TC, TILES_PER_SPLIT,
+        DECODE_INT8_DIGITS,
     )
 }  # fmt: skip
 SPLITS_VARIABLE = "DSA_BENCH_SPLITS"
@@ -74,6 +77,7 @@ class DispatchOptions:
 
     prefill_int8_tc: Setting
     prefill_int8_ws: Setting
+    prefill_int8_union: Setting
     prefill_kernel: Setting
     decode_int8_tc: Setting
     tiles_per_split: Setting
@@ -82,8 +86,8 @@ class DispatchOptions:
     @property
     def settings(self) -> tuple[Setting, ...]:
         return (
-            self.prefill_int8_tc, self.prefill_int8_ws, self.prefill_kernel, self.decode_int8_tc, self.tiles_per_split,
-            self.decode_int8_digits,
+            self.prefill_int8_tc, self.prefill_int8_ws, self.prefill_int8_union, self.prefill_kernel,
+            self.decode_int8_tc, self.tiles_per_split, self.decode_int8_digits,
         )  # fmt: skip
 
 

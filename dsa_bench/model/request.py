@@ -20,7 +20,7 @@ WS = "int8-ws"
 """Prefill by warps that gather and warps that compute."""
 PREFILL_KERNELS = (*SPARSE_KERNELS, WS)
 UNION = "int8-union"
-"""int8-ws, but four neighbouring rows read what they select once: on request, and never the dispatcher's choice."""
+"""int8-ws, but four neighbouring rows read what they select once: measured and dispatched on request only."""
 PREFILL_CHOICES = (*PREFILL_KERNELS, UNION)
 KERNELS: dict[Op, tuple[str, ...]] = {"decode": DECODE_KERNELS, "prefill": PREFILL_CHOICES}
 """All of each operator."""

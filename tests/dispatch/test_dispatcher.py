@@ -27,6 +27,7 @@ from dsa_bench.model.call import LaunchSite, LoadedKernel
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import BadInput, Unsupported, WorkspaceTooSmall
 from dsa_bench.model.inputs import BF16, SparseInputs
+from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import DataSpec, Policy, SparseRequest
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.model.splits_map import MapDevice, MapRule
@@ -39,6 +40,7 @@ from dsa_bench.sweep.tuned import with_tuned
 DECODE = "ep.cuda.dsa_decode_int8_tc"
 KNOB = "ep.cuda.dsa_decode_int8_tc_tiles_per_split"
 PREFILL = "ep.cuda.dsa_prefill_int8_tc"
+UNION = "ep.cuda.dsa_prefill_int8_union"
 DIGITS = "ep.cuda.dsa_decode_int8_digits"
 ON = {DECODE: "1", PREFILL: "1"}
 
@@ -84,6 +86,9 @@ class FakeGpu:
     def kernel_hash(self, kernel: str) -> str:
         return "ab" * 8
 
+    def union_bytes(self, variant: VariantPlan, shape: SparseShape) -> int:
+        return 1000 * shape.rows if variant.kernel == "int8-union" else 0
+
     def close(self) -> None: ...
 
 
@@ -104,7 +109,9 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Dispatcher]:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 9])
-@pytest.mark.parametrize("options", [{}, {DECODE: "1"}, {DECODE: "1", KNOB: "3"}, {PREFILL: "1"}])
+@pytest.mark.parametrize(
+    "options", [{}, {DECODE: "1"}, {DECODE: "1", KNOB: "3"}, {PREFILL: "1"}, {PREFILL: "1", UNION: "1"}]
+)
 def test_every_choice_computes_the_operator(rows: int, options: dict[str, str]) -> None:
     inputs = sparse_inputs(SparseShape(rows, 1024, 512), DataSpec(invalid_fraction=0.2))
     out = np.full_like(inputs.query, 7)
@@ -313,7 +320,8 @@ ALONE = {DIGITS: "0"}
         (H200, ALONE, 1, "int8-tc decode", 32),
         (H200, {DIGITS: "1", DECODE: "0"}, 1, "decode_grouped", 32),
         (H200, {KNOB: "4"}, 1, "int8-tc decode", 8), (A100, BOTH, 1, "int8-tc decode", 32),
-        (H200, BOTH, 128, "int8-ws prefill", 1),
+        (H200, BOTH, 128, "int8-ws prefill", 1), (H200, {UNION: "1"}, 128, "int8-union prefill", 1),
+        (A100, {UNION: "1"}, 128, "int8-tc prefill", 1),
     ],
 )  # fmt: skip
 def test_without_a_map_int8_digits_runs_where_it_was_measured_to_be_faster(
@@ -523,6 +531,79 @@ def test_the_workspace_is_large_enough_for_either_decode_kernel(
             for plan in plans
         ]
         assert largest >= max(needed)
+
+
+def test_rows_that_share_have_a_workspace_of_their_stream(on: Callable[..., Dispatcher], inputs: SparseInputs) -> None:
+    """As partials of decode have: up front, grown in `prepare`, never two streams'."""
+
+    class Gpu(FakeGpu):
+        given: list[Any]
+
+        def launches(self, variant: Any, shape: Any, call: Any, workspace: Any, stream: int) -> list[Any]:
+            self.given.append((variant.kernel, stream, workspace))
+            return []
+
+        def allocate(self, nbytes: int) -> Any:
+            return SimpleNamespace(address=1 << 20, nbytes=nbytes, owner=None)
+
+    gpu = Gpu("NVIDIA H200", 90, 132, 3)
+    gpu.given = []
+    dispatcher = on(gpu, {UNION: "1"})
+    assert dispatcher.workspace_bytes(rows=16, candidates=512) == 16_000
+    assert dispatcher.workspace_bytes(rows=16, candidates=512, query_heads=26) == 0
+    assert on(gpu).workspace_bytes(rows=16, candidates=512) == 0
+
+    def prepared(rows: int, stream: int, **more: Any) -> PreparedCall:
+        many = sparse_inputs(SparseShape(rows, 1024, 512), DataSpec())
+        bf16 = {"query": "bfloat16", "out": "bfloat16"}
+        tensors = {
+            name: Torchlike(array, bf16.get(name, array.dtype.name), "cuda", 0)
+            for name, array in {**many.tensors, "out": np.zeros_like(many.query)}.items()
+        }
+        return dispatcher.prepare(**(tensors | more), scale=many.scale, stream=stream)  # type: ignore[arg-type]
+
+    prepared(16, 1)
+    prepared(16, 2)
+    prepared(32, 1)
+    prepared(12, 1)
+    assert [(kernel, stream) for kernel, stream, _ in gpu.given] == [
+        ("int8-union", 1), ("int8-union", 2), ("int8-union", 1), ("int8-union", 1),
+    ]  # fmt: skip
+    first, other, grown, again = (workspace for _, _, workspace in gpu.given)
+    assert first is not other
+    assert again is grown is not first
+    assert [one.nbytes for one in (first, other, grown)] == [16_000, 16_000, 32_000]
+
+    own = misaligned(np.zeros(16_000, np.uint8), 0)
+    call = prepared(16, 1, workspace=Torchlike(own, "uint8", "cuda", 0))
+    assert call.choice.kernel == "int8-union prefill"
+    assert gpu.given[-1][2].address == own.ctypes.data
+    call = prepared(16, 1, workspace=Torchlike(misaligned(own, 8), "uint8", "cuda", 0))
+    assert call.choice.kernel == "int8-ws prefill"
+    assert "int8-union prefill refused by workspace alignment" in call.explain()
+    assert gpu.given[-1][2] is None
+    with pytest.raises(WorkspaceTooSmall) as raised:
+        prepared(16, 1, workspace=Torchlike(own[:15_999], "uint8", "cuda", 0))
+    assert str(raised.value) == (
+        f"workspace: holds 15999 bytes, the unions of 16 rows need 16000; allocate these, or set {UNION}=0"
+    )
+
+
+def test_explain_says_when_rows_share_and_why_they_cannot(on: Callable[..., Dispatcher]) -> None:
+    taken, *others = on(H200, {UNION: "1"}).choose(rows=128, candidates=2048, context=32768).explain()
+    assert taken == (
+        "int8-union prefill, 1 split of at most 32 tiles, 256 CTAs, by rule: four rows in one CTA per KV head where "
+        "their lists are alike, else one CTA per row and KV head, unsplit"
+    )
+    assert not any(line.startswith("  int8-union prefill refused") for line in others)
+    for gpu, options, sizes, said in (
+        (H200, {}, {}, f"{UNION}: needs 1, found 0 (default)"),
+        (A100, {UNION: "1"}, {}, "SM: needs 90, found 80"),
+        (H200, {UNION: "1"}, {"context": 131073}, "context: needs at most 131072, found 131073"),
+        (H200, {UNION: "1"}, {"query_heads": 26}, "group: needs at most 12 query heads per KV head, found 13"),
+    ):
+        chosen = on(gpu, options).choose(rows=128, candidates=2048, **sizes)
+        assert f"  int8-union prefill refused by {said}" in chosen.explain()
 
 
 class FakeDriver:

@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: MIT
 """Which kernel a call takes. Cases D3, D7 and D8; every gate has a call that it alone refuses."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dsa_bench.dispatch.gates import DEVICE_FUNCTION, GATES, CallFacts, KernelChoice, KernelName, choose_kernel
+from dsa_bench.dispatch.gates import (
+    DEVICE_FUNCTION,
+    GATES,
+    UNION_CONTEXT,
+    UNION_GROUP,
+    CallFacts,
+    KernelChoice,
+    KernelName,
+    choose_kernel,
+)
 from dsa_bench.dispatch.options import resolve_options
 from dsa_bench.jit.target import parse_target
 from dsa_bench.model.call import LaunchSite, LoadedKernel
@@ -38,14 +49,17 @@ def choice(facts: CallFacts, **options: str) -> KernelChoice:
 BASE: dict[KernelName, CallFacts] = {
     "int8-digits decode": call(1, preferred="int8-digits"),
     "int8-tc decode": call(8),
+    "int8-union prefill": call(128, context=8192),
     "int8-ws prefill": call(128),
     "int8-tc prefill": call(128, site=site(80, 80)),  # which int8-ws leaves to it
     "bf16 prefill": call(128, scale=2.0),  # which both leave to it
 }
+ASKED: dict[KernelName, dict[str, str]] = {"int8-union prefill": {"dsa_prefill_int8_union": "1"}}
+"""The options of a base call beside ON."""
 NEXT: dict[KernelName, KernelName] = {
     "int8-digits decode": "int8-tc decode",
-    "int8-tc decode": "decode_grouped", "int8-ws prefill": "int8-tc prefill", "int8-tc prefill": "bf16 prefill",
-    "bf16 prefill": "decode_grouped",
+    "int8-tc decode": "decode_grouped", "int8-union prefill": "int8-ws prefill", "int8-ws prefill": "int8-tc prefill",
+    "int8-tc prefill": "bf16 prefill", "bf16 prefill": "decode_grouped",
 }  # fmt: skip
 
 
@@ -99,6 +113,25 @@ ALONE: dict[KernelName, dict[str, Any]] = {
         **misaligned_cases(),
         "workspace alignment": {"workspace": 8},
     },
+    "int8-union prefill": {
+        "ep.cuda.dsa_prefill_int8_tc": {"dsa_prefill_int8_tc": "0", "answers": "bf16 prefill"},
+        "ep.cuda.dsa_prefill_int8_ws": {"dsa_prefill_int8_ws": "0", "answers": "int8-tc prefill"},
+        "ep.cuda.dsa_prefill_int8_union": {"dsa_prefill_int8_union": "0"},
+        "ep.cuda.dsa_prefill_kernel": {"dsa_prefill_kernel": "0", "answers": "decode_grouped"},
+        "rows": {"rows": 7, "query_heads": 2, "answers": "decode_grouped"},
+        "prefill path": {"rows": 8, "dsa_decode_int8_tc": "0", "answers": "decode_grouped"},
+        "group": {"query_heads": 26},
+        "candidates": {"candidates": 511, "answers": "int8-tc prefill"},
+        "context": {"context": 131073},
+        "head size": {"head_size": 128, "answers": "decode_grouped"},
+        "scale": {"scale": 1.0000001, "answers": "bf16 prefill"},
+        "exact sums": {"candidates": 2**20 + 1, "answers": "bf16 prefill"},
+        "SM": {"site": site(100, 100), "answers": "int8-tc prefill"},
+        **device_cases("int8-union prefill"),
+        **misaligned_cases(answers="bf16 prefill"),
+        "out alignment": {"out": 2, "answers": "bf16 prefill"},
+        "workspace alignment": {"workspace": 8},
+    },
     "int8-ws prefill": {
         "ep.cuda.dsa_prefill_int8_tc": {"dsa_prefill_int8_tc": "0", "answers": "bf16 prefill"},
         "ep.cuda.dsa_prefill_int8_ws": {"dsa_prefill_int8_ws": "0"},
@@ -147,8 +180,9 @@ def test_each_gate_has_a_call_that_it_alone_refuses(kernel: KernelName, name: st
     """With the gate removed the kernel takes the call, and this test fails."""
     change = dict(ALONE[kernel][name])
     answers = change.pop("answers", NEXT[kernel])
-    options = {option: change.pop(option) for option in list(change) if option.startswith("dsa_")}
-    assert choice(BASE[kernel]).kernel == kernel
+    asked = ASKED.get(kernel, {})
+    options = asked | {option: change.pop(option) for option in list(change) if option.startswith("dsa_")}
+    assert choice(BASE[kernel], **asked).kernel == kernel
     if kernel == "bf16 prefill":
         change = {"scale": 2.0, **change}
     facts = replace(BASE[kernel], **{field: value for field, value in change.items() if field not in TENSORS})
@@ -162,6 +196,22 @@ def test_every_gate_is_in_the_list_above() -> None:
     assert {kernel: [rule.name for rule in rules] for kernel, rules in GATES.items()} == {
         kernel: sorted(gates, key=[rule.name for rule in GATES[kernel]].index) for kernel, gates in ALONE.items()
     }
+
+
+def test_limits_of_int8_union_are_its_kernels(root: Path) -> None:
+    """And 16-byte loads of the unions, which the workspace holds."""
+    text = (root / "kernels/dsa/prefill_int8_union.cu").read_text()
+    limits = {name: int(value) for name, value in re.findall(r"constexpr int (kMax\w+) = (\d+);", text)}
+    assert (limits["kMaxGroup"], limits["kMaxContext"]) == (UNION_GROUP, UNION_CONTEXT)
+    assert "unions 16-byte aligned" in text
+
+
+def test_code_without_rows_that_share_leaves_all_to_int8_ws() -> None:
+    """On SM 9.0 with code of older PTX the kernels of int8-union take no row, and cost two launches."""
+    chosen = choice(call(128, site=site(90, 80)), dsa_prefill_int8_union="1")
+    assert chosen.kernel == "int8-ws prefill"
+    (gate,) = (gate for gate in chosen.refusals if gate.kernel == "int8-union prefill")
+    assert str(gate) == "PTX: needs a loaded PTX target of at least 90, found 80"
 
 
 @pytest.mark.parametrize("offset", [8, 4])
@@ -178,9 +228,9 @@ def test_decode_needs_every_wide_pointer_at_16_bytes(name: str, offset: int) -> 
 @pytest.mark.parametrize("name", ["query", "key", "value", "key_scale", "value_scale"])
 def test_prefill_needs_what_it_reads_wide_at_16_bytes(name: str, offset: int) -> None:
     """D7, and the query, which the kernel here reads wide. The BF16 kernel has scalar loads."""
-    refused = choice(call(128, **{name: offset}))
+    refused = choice(call(128, **{name: offset}), dsa_prefill_int8_union="1")
     assert refused.kernel == "bf16 prefill"
-    for kernel in ("int8-ws prefill", "int8-tc prefill"):
+    for kernel in ("int8-union prefill", "int8-ws prefill", "int8-tc prefill"):
         assert [gate.name for gate in refused.refusals if gate.kernel == kernel] == [f"{name} alignment"]
 
 
@@ -243,6 +293,8 @@ def test_each_switch_changes_its_own_kernel() -> None:
 
     assert kernels() == ("int8-tc decode", "int8-ws prefill")
     assert kernels(dsa_decode_int8_tc="0") == ("decode_grouped", "int8-ws prefill")
+    assert kernels(dsa_prefill_int8_union="1") == ("int8-tc decode", "int8-union prefill")
+    assert kernels(dsa_prefill_int8_union="1", dsa_prefill_int8_ws="0") == ("int8-tc decode", "int8-tc prefill")
     assert kernels(dsa_prefill_int8_ws="0") == ("int8-tc decode", "int8-tc prefill")
     assert kernels(dsa_prefill_int8_tc="0") == ("int8-tc decode", "bf16 prefill")
     assert kernels(dsa_prefill_kernel="0") == ("int8-tc decode", "decode_grouped")

@@ -19,10 +19,11 @@ NEVER_A_SWITCH = [
 NEVER_A_COUNT = ["-1", "+1", " 1", "1 ", "1x", "1_0", "4.5", "1e3", "٤", "0x4", "auto", "1\n"]
 
 
-def test_the_names_are_those_of_the_seed_and_two_of_ours() -> None:
+def test_the_names_are_those_of_the_seed_and_three_of_ours() -> None:
     assert {name: (option.variable, option.default) for name, option in OPTIONS.items()} == {
         "ep.cuda.dsa_prefill_int8_tc": ("ORT_DSA_PREFILL_INT8_TC", 0),
         "ep.cuda.dsa_prefill_int8_ws": ("ORT_DSA_PREFILL_INT8_WS", 1),
+        "ep.cuda.dsa_prefill_int8_union": ("ORT_DSA_PREFILL_INT8_UNION", 0),
         "ep.cuda.dsa_prefill_kernel": ("ORT_DSA_PREFILL_KERNEL", 1),
         "ep.cuda.dsa_decode_int8_tc": ("ORT_DSA_DECODE_INT8_TC", 0),
         "ep.cuda.dsa_decode_int8_tc_tiles_per_split": ("ORT_DSA_DECODE_INT8_TC_TILES_PER_SPLIT", 0),
