@@ -16,6 +16,7 @@ def prefill(
     query_heads: opt.QueryHeads = 24,
     kv_heads: opt.KvHeads = 2,
     kernels: opt.PrefillKernels = list(PREFILL_KERNELS),
+    option: opt.DispatcherOption = None,
     backend: opt.BackendName = "auto",
     timer: opt.TimerName = "auto",
     l2: opt.L2 = "warm",

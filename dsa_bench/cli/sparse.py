@@ -111,7 +111,7 @@ def _request(ctx: typer.Context, op: Op, options: SparseOptions) -> SparseReques
     rounds = DEFAULT_ROUNDS if options.rounds is None and options.budget is None else options.rounds
     return SparseRequest(
         shapes=shapes,
-        kernels=tuple(options.kernels or ()),
+        kernels=() if sides else tuple(options.kernels or ()),
         tiles_per_split=tuple(options.tiles_per_split),
         data=data,
         policy=Policy(rounds, options.budget, options.timer, options.l2),

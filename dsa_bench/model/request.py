@@ -189,7 +189,7 @@ class SparseRequest:
 
     selections  how lists are drawn, each in cells of its own; without any, as `data` says. Raises BadInput for one that
                 there is not
-    kernels  those to measure; none leaves it to the device: `default_kernels`
+    kernels  those to measure; none leaves it to the device: `default_kernels`, or where there are sides any
     ceiling  adds the kernels of CEILINGS; dense, dense attention. None for either: if the device turns out to be a GPU
     sides   where there are any, the variants are what the dispatcher takes with each, and `kernels` and
             `tiles_per_split` say nothing
@@ -246,6 +246,6 @@ class SparseRequest:
     def on(self, backend: str) -> "SparseRequest":
         """The request with what it leaves to the device decided."""
         on_gpu = backend == "cuda"
-        kernels = self.kernels or default_kernels(self.op, backend)
+        kernels = self.kernels or (KERNELS[self.op] if self.sides else default_kernels(self.op, backend))
         ceiling, dense = (on_gpu if asked is None else asked for asked in (self.ceiling, self.dense))
         return replace(self, kernels=kernels, ceiling=ceiling, dense=dense)

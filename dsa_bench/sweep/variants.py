@@ -11,12 +11,12 @@ from dsa_bench.data.files import cell_inputs
 from dsa_bench.dispatch.choice import Choice, choose
 from dsa_bench.dispatch.dispatcher import ALIGNED
 from dsa_bench.dispatch.facts import Host
-from dsa_bench.dispatch.gates import CallFacts
+from dsa_bench.dispatch.gates import DEVICE_FUNCTION, CallFacts
 from dsa_bench.dispatch.look_up import LaunchFacts
 from dsa_bench.dispatch.options import OPTIONS, DispatchOptions, Setting, Source, resolve_options
 from dsa_bench.dispatch.target import LookUp
 from dsa_bench.dispatch.tuned import TunedMap
-from dsa_bench.model.call import LaunchSite
+from dsa_bench.model.call import LaunchSite, LoadedKernel
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import BadInput
 from dsa_bench.model.inputs import DEFAULT_SCALE
@@ -62,13 +62,21 @@ class Place:
     @classmethod
     def of(cls, request: SparseRequest, backend: Backend, warn: Callable[[str], None] | None = None) -> "Place":
         """warn: is told what is wrong with the map, once in a process."""
-        return cls(backend, backend.site(), _look_up(request, warn))
+        return cls(backend, _with_the_other_operator(backend.site()), _look_up(request, warn))
 
     @classmethod
     def planned(cls, request: SparseRequest, geometry: SparseGeometry) -> "Place":
         """A device of which no more than the geometry is known: its own gates pass, and no map is its."""
         device = DeviceFacts("planned", "a device that is planned for", 0)
         return cls(_Planned(device, geometry), None, _no_look_up)
+
+
+def _with_the_other_operator(site: LaunchSite | None) -> LaunchSite | None:
+    """A backend loads the kernels of one operator, a dispatcher all: those of the other count as loaded."""
+    if site is None:
+        return None
+    loaded = {function: LoadedKernel(site.sm, 0) for function in DEVICE_FUNCTION.values()}
+    return replace(site, kernels={**loaded, **site.kernels})
 
 
 def _no_look_up(facts: LaunchFacts, rows: int, tiles: int) -> tuple[int | None, str]:

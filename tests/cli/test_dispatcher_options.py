@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`decode --option`: what the dispatcher takes is what is measured. Cases A5, C6 and C11."""
+"""`decode --option`, `prefill --option`: what the dispatcher takes is what is measured. Cases A5, C6 and C11."""
 
 import json
 from collections.abc import Callable
@@ -18,6 +18,8 @@ Command = Callable[..., Any]
 CPU = ("decode", "--rows", "4", "--context", "1024", "--candidates", "512", "--rounds", "2", "--backend", "cpu")
 SWITCH = "ep.cuda.dsa_decode_int8_tc"
 KNOB = "ep.cuda.dsa_decode_int8_tc_tiles_per_split"
+PREFILL, UNION = "ep.cuda.dsa_prefill_int8_tc", "ep.cuda.dsa_prefill_int8_union"
+PREFILL_CPU = ("prefill", "--rows", "16", *CPU[3:], "--selection", "overlap:0.95")
 PLAN = ("decode", "--rows", "8", "--plan", "--sms", "132", "--resident", "3")
 
 
@@ -43,6 +45,25 @@ def test_each_option_value_is_measured_as_the_dispatcher_takes_it(
     assert "take the same launch" not in outcome.err
     repeated = [token for option in options for token in ("--option", option)]
     assert measured(command(*CPU, "--format", "json", *repeated)) == kernels
+
+
+@pytest.mark.parametrize(
+    ("options", "kernels"),
+    [
+        ((f"{PREFILL}=0",), ["previous"]),
+        ((f"{PREFILL}=1",), ["int8-ws"]),
+        ((f"{PREFILL}=1", f"{UNION}=0", f"{UNION}=1"), ["int8-ws", "int8-union"]),
+        ((f"{PREFILL}=0", f"{PREFILL}=1", "ep.cuda.dsa_prefill_int8_ws=0"), ["previous", "int8-tc"]),
+    ],
+)
+def test_prefill_measures_what_the_dispatcher_takes(
+    options: tuple[str, ...], kernels: list[str], command: Command, tmp_path: Path
+) -> None:
+    record = tmp_path / "run.jsonl"
+    outcome = command(*PREFILL_CPU, "--format", "json", "--record", str(record), "--option", *options)
+    assert measured(outcome) == [(kernel, 1) for kernel in kernels]
+    header = json.loads(record.read_text().splitlines()[0])
+    assert set(kernels) <= header["kernel_hashes"].keys(), "whatever it took"
 
 
 def test_two_sides_of_one_kernel_are_said_and_not_compared(command: Command) -> None:
@@ -107,6 +128,24 @@ def test_a_bad_variable_is_named(text: str, command: Command, monkeypatch: pytes
 def test_bad_options_are_one_line_and_exit_2(arguments: tuple[str, ...], said: str, command: Command) -> None:
     for more in ((), ("--plan",)):
         outcome = command("decode", "--backend", "cpu", *arguments, *more)
+        assert outcome.code == 2
+        assert said in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--option", f"{UNION}=on"), f"option {UNION}: 'on' is not exactly"),
+        (("--option", f"{PREFILL}=1", "--kernels", "int8-ws"), "--kernels: is the dispatcher's to choose"),
+        (("--option", f"{SWITCH}=1", "--rows", "8"), "takes int8-tc decode for op=prefill,rows=8"),
+        (("--option", "ep.cuda.dsa_prefill_kernel=0"), "takes decode_grouped for op=prefill,rows=128"),
+    ],
+)
+def test_bad_options_of_prefill_are_one_line_and_exit_2(
+    arguments: tuple[str, ...], said: str, command: Command
+) -> None:
+    for more in ((), ("--plan",)):
+        outcome = command("prefill", "--backend", "cpu", *arguments, *more)
         assert outcome.code == 2
         assert said in outcome.error
 
