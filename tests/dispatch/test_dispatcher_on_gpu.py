@@ -40,8 +40,9 @@ PREFILL_FAMILY = "ep.cuda.dsa_prefill_kernel"
 DIGITS = "ep.cuda.dsa_decode_int8_digits"
 ON = {DECODE: "1", PREFILL: "1", DIGITS: "0"}
 BOUNDS = {
-    "int8-digits decode": digits_bound, "int8-tc decode": fp16_bound, "int8-ws prefill": ws_bound,
-    "int8-tc prefill": fp16_bound, "bf16 prefill": bf16_bound, "decode_grouped": fp32_bound,
+    "int8-digits decode": digits_bound, "int8-tc decode": fp16_bound, "int8-union prefill": ws_bound,
+    "int8-ws prefill": ws_bound, "int8-tc prefill": fp16_bound, "bf16 prefill": bf16_bound,
+    "decode_grouped": fp32_bound,
 }  # fmt: skip
 POISON_BITS = 0x7F00
 """BF16 1.7e38, which no output takes."""
@@ -87,6 +88,15 @@ def both(with_options: Callable[..., Dispatcher]) -> Dispatcher:
     dispatcher = with_options(dsa_decode_int8_tc="1", dsa_decode_int8_digits="1")
     if dispatcher.choose(rows=1, candidates=2048).kernel != "int8-digits decode":
         pytest.skip("int8-digits was not measured to be faster on such a device")
+    return dispatcher
+
+
+@pytest.fixture
+def union(with_options: Callable[..., Dispatcher]) -> Dispatcher:
+    """With prefill whose rows may share; skipped where the device has no such kernel."""
+    dispatcher = with_options(dsa_prefill_int8_tc="1", dsa_prefill_int8_union="1")
+    if dispatcher.choose(rows=128, candidates=2048).kernel != "int8-union prefill":
+        pytest.skip("rows share on SM 9.0 alone")
     return dispatcher
 
 
@@ -169,6 +179,8 @@ def kernels_seen(cupy: Any, call: PreparedCall) -> list[str]:
         ({}, 128, 2048, ["prefill_bf16"]),
         ({"dsa_prefill_int8_tc": "1", "dsa_prefill_int8_ws": "0"}, 128, 2048, ["prefill_int8_tc"]),
         ({"dsa_prefill_int8_tc": "1"}, 128, 2048, ["prefill_int8_ws_few"]),
+        ({"dsa_prefill_int8_tc": "1", "dsa_prefill_int8_union": "1"}, 128, 2048,
+         ["prefill_unite", "prefill_int8_union", "prefill_int8_ws_few"]),
         ({"dsa_prefill_int8_tc": "1"}, 8, 256, ["prefill_int8_tc"]),
         ({"dsa_prefill_int8_tc": "1"}, 300, 512, ["prefill_int8_ws"]),
         ({"dsa_prefill_int8_tc": "1", "dsa_prefill_kernel": "0"}, 128, 2048, ["decode_grouped", "merge_partials"]),
@@ -181,7 +193,7 @@ def test_each_option_value_launches_the_expected_kernels(
 ) -> None:  # fmt: skip
     inputs = inputs_of(rows, candidates)
     arrays = on_cupy(cupy, inputs)
-    if "int8_ws" in kernels[0] and cupy.cuda.Device().compute_capability != "90":
+    if "int8_ws" in kernels[-1] and cupy.cuda.Device().compute_capability != "90":
         kernels = ["prefill_int8_tc"]
     call = with_options(**options).prepare(**arrays, scale=inputs.scale, stream=stream)
     assert kernels_seen(cupy, call) == kernels, call.explain()
@@ -393,6 +405,7 @@ def test_what_is_loaded_has_this_devices_ptx(on: Dispatcher, made: Any) -> None:
         "prefill_bf16",
         "prefill_int8_tc",
         "prefill_int8_ws_few",
+        "prefill_int8_union",
     } <= loaded.keys()
     assert set(loaded.values()) == {site.sm}
 
@@ -503,3 +516,132 @@ def test_nothing_to_attend_to_is_zeros(on: Dispatcher, cupy: Any, stream: Any) -
     graph.launch(stream)
     stream.synchronize()
     assert not arrays["out"].get().any()
+
+
+ALIKE = "overlap:0.95"
+
+
+def space(union: Dispatcher, cupy: Any, rows: int) -> Any:
+    return cupy.full(union.workspace_bytes(rows=rows, candidates=2048), 0xFF, np.uint8)
+
+
+def shared(workspace: Any, rows: int) -> list[int]:
+    """1 for each row that shared its tiles in the last launch, else 0: what is behind the unions in the workspace."""
+    taken = workspace.get()[-2 * rows :].reshape(rows, 2)
+    assert (taken[:, 0] == taken[:, 1]).all(), "of either KV head"
+    return taken[:, 0].tolist()
+
+
+def test_rows_that_select_alike_share_and_the_others_are_those_of_int8_ws(
+    union: Dispatcher, on: Dispatcher, cupy: Any, stream: Any
+) -> None:
+    inputs = inputs_of(22, selection=ALIKE)
+    inputs.selected[9] = -1
+    arrays, alone = on_cupy(cupy, inputs), on_cupy(cupy, inputs)
+    workspace = space(union, cupy, 22)
+    call = union.prepare(**arrays, scale=inputs.scale, stream=stream, workspace=workspace)
+    before = on.prepare(**alone, scale=inputs.scale, stream=stream)
+    assert (call.choice.kernel, before.choice.kernel) == ("int8-union prefill", "int8-ws prefill")
+    call.launch()
+    before.launch()
+    stream.synchronize()
+    taken = [1] * 8 + [0] * 4 + [1] * 8 + [0] * 2
+    assert shared(workspace, 22) == taken
+    out, of_ws = arrays["out"].get(), alone["out"].get()
+    check(call, inputs, out)
+    check(before, inputs, of_ws)
+    same = [np.array_equal(one, other) for one, other in zip(out, of_ws, strict=True)]
+    assert all(same[row] for row in range(22) if not taken[row])
+    assert not all(same), "rows that share add their candidates in another order"
+
+
+def test_a_graph_sees_which_rows_share(union: Dispatcher, cupy: Any, stream: Any) -> None:
+    """The launches are the same, whatever the lists are."""
+    inputs, apart = inputs_of(16, selection=ALIKE), inputs_of(16)
+    arrays, workspace = on_cupy(cupy, inputs), space(union, cupy, 16)
+    call = union.prepare(**arrays, scale=inputs.scale, stream=stream, workspace=workspace)
+    graph = captured(call, cupy, stream)
+    alike = inputs.selected.copy()
+    for lists, taken in (
+        (alike, [1] * 16), (apart.selected, [0] * 16), (np.where(np.arange(2048) < 65, alike, -1), [1] * 16),
+        (np.concatenate([apart.selected[:8], alike[8:]]), [0] * 8 + [1] * 8), (np.full_like(alike, -1), None),
+        (alike, [1] * 16),
+    ):  # fmt: skip
+        inputs.selected[:] = lists
+        arrays["selected"].set(inputs.selected)
+        arrays["out"].fill(POISON_BITS)
+        replay(graph, cupy, stream)
+        check(call, inputs, arrays["out"].get())
+        assert taken is None or shared(workspace, 16) == taken
+    graphless = arrays["out"].get()
+    call.launch()
+    stream.synchronize()
+    assert np.array_equal(arrays["out"].get(), graphless)
+
+
+def test_two_streams_share_no_unions(union: Dispatcher, cupy: Any) -> None:
+    """Side by side, one with rows that share and one without, and of another number."""
+    cells = [inputs_of(40, selection=ALIKE), inputs_of(36), inputs_of(40, selection=ALIKE, seed=7)]
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in cells]
+    arrays = [on_cupy(cupy, inputs) for inputs in cells]
+    calls = [
+        union.prepare(**mine, scale=inputs.scale, stream=one)
+        for inputs, mine, one in zip(cells, arrays, streams, strict=True)
+    ]
+    assert len({call._kept[1].address for call in calls}) == len(cells)
+    for _ in range(200):
+        for call in calls:
+            call.launch()
+    cupy.cuda.runtime.deviceSynchronize()
+    for call, inputs, mine in zip(calls, cells, arrays, strict=True):
+        check(call, inputs, mine["out"].get())
+
+
+def test_calls_of_one_stream_follow_each_other_in_its_workspace(union: Dispatcher, cupy: Any, stream: Any) -> None:
+    """Prefill's unions and decode's partials alike; a call keeps the workspace that it was prepared with."""
+    prepared: list[tuple[PreparedCall, SparseInputs, Any]] = []
+    for rows, selection in ((20, ALIKE), (8, "sorted"), (64, ALIKE), (12, "sorted")):
+        inputs = inputs_of(rows, selection=selection)
+        arrays = on_cupy(cupy, inputs)
+        prepared.append((union.prepare(**arrays, scale=inputs.scale, stream=stream), inputs, arrays["out"]))
+    first, decode, *_ = prepared
+    assert (first[0].choice.kernel, decode[0].choice.kernel) == ("int8-union prefill", "decode_grouped")
+    for _ in range(50):
+        for call, *_ in prepared:
+            call.launch()
+    stream.synchronize()
+    for call, inputs, out in prepared:
+        check(call, inputs, out.get())
+
+
+@pytest.mark.parametrize(
+    ("name", "offset", "kernel"),
+    [("workspace", 8, "int8-ws prefill"), ("selected", 4, "int8-union prefill"), ("out", 4, "int8-union prefill")],
+)
+def test_alignment_of_what_rows_share(
+    name: str, offset: int, kernel: str, union: Dispatcher, cupy: Any, stream: Any
+) -> None:
+    """D7: unions are read 16 bytes at a time, lists wherever they are."""
+    inputs = inputs_of(20, selection=ALIKE)
+    arrays = on_cupy(cupy, inputs)
+    arrays["workspace"] = space(union, cupy, 20)
+    memory = cupy.zeros(arrays[name].nbytes + 256, np.uint8)
+    moved = memory[offset : offset + arrays[name].nbytes].view(arrays[name].dtype).reshape(arrays[name].shape)
+    moved[...] = arrays[name]
+    cupy.cuda.runtime.deviceSynchronize()
+    arrays[name] = moved
+    call = union.prepare(**arrays, scale=inputs.scale, stream=stream)
+    assert call.choice.kernel == kernel
+    call.launch()
+    stream.synchronize()
+    check(call, inputs, arrays["out"].get())
+    if kernel == "int8-union prefill":
+        assert shared(arrays["workspace"], 20) == [1] * 20
+
+
+def test_a_workspace_that_the_unions_do_not_fit_is_refused(union: Dispatcher, cupy: Any, stream: Any) -> None:
+    inputs = inputs_of(20, selection=ALIKE)
+    arrays, workspace = on_cupy(cupy, inputs), space(union, cupy, 20)
+    needed = workspace.nbytes
+    with pytest.raises(WorkspaceTooSmall, match=f"holds {needed - 1} bytes, the unions of 20 rows need {needed}; "):
+        union.prepare(**arrays, scale=inputs.scale, stream=stream, workspace=workspace[:-1])
