@@ -78,145 +78,208 @@ struct Found {
   unsigned size, distinct, listed;  // candidates of the union; of the lists, each once; and as often as they have them
 };
 
-// What prefill_unite has of a word of 32 positions: whether each row has them, and how many candidates of the union all
-// earlier words have.
-constexpr int kBytesPerWord = kRows * sizeof(unsigned) + sizeof(unsigned short);
-
-// Entries [first, first + 4) of a list; -1 past its end.
-__device__ __forceinline__ int4 load_four(const int* list, int first, int candidates, bool aligned) {
-  if (aligned)
-    return first < candidates ? __ldg(reinterpret_cast<const int4*>(list + first)) : make_int4(-1, -1, -1, -1);
-  return make_int4(load_entry(list, first, candidates), load_entry(list, first + 1, candidates),
-                   load_entry(list, first + 2, candidates), load_entry(list, first + 3, candidates));
+// *address |= bits in shared memory. With a generic address the compiler computes where that begins for each anew.
+__device__ __forceinline__ void red_or(unsigned address, unsigned bits) {
+  asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(address), "r"(bits) : "memory");
 }
 
-// Marks the candidates of four lists in their maps. How many this thread has met. A thread has 8 successive entries:
-// neighbours in a list often share a word of the map, where the marks of a warp would wait for each other.
-__device__ __forceinline__ unsigned mark(const int* lists, int context, int candidates, unsigned* map, int words) {
-  const bool aligned = candidates % 4 == 0 && reinterpret_cast<size_t>(lists) % sizeof(int4) == 0;
+// What prefill_unite has of a word of 32 positions: whether each row has them.
+constexpr int kBytesPerWord = sizeof(uint4);
+static_assert(kBytesPerWord == kRows * sizeof(unsigned), "a component for each row");
+
+// Of its word: 1 << position % 32.
+__device__ __forceinline__ unsigned bit_of(unsigned position) { return __funnelshift_l(1, 1, position); }
+
+__device__ __forceinline__ unsigned in_any(uint4 rows) { return rows.x | rows.y | rows.z | rows.w; }
+
+// Marks a position in a row's map, which is at a shared address; words of the four rows lie side by side.
+__device__ __forceinline__ void mark(unsigned map, unsigned position) {
+  red_or(map + (position & ~31u) / (32 / kBytesPerWord), bit_of(position));  // a shift less than position / 32 * 16
+}
+
+// Marks those of 4 * kFours entries that are candidates. How many.
+template <int kFours>
+__device__ __forceinline__ unsigned mark(unsigned map, unsigned context, const uint4 (&fours)[kFours]) {
   unsigned listed = 0;
-  for (int first = 8 * threadIdx.x; first < candidates; first += 8 * kUniteThreads) {
 #pragma unroll
-    for (int rows = 0; rows < kRows; rows += 2) {
-      int4 four[2][2];
+  for (const uint4& four : fours) {
+    const unsigned entries[] = {four.x, four.y, four.z, four.w};
+    if (max(max(entries[0], entries[1]), max(entries[2], entries[3])) < context) {  // as a rule: no branch for each
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        four[i / 2][i % 2] =
-            load_four(lists + static_cast<size_t>(rows + i / 2) * candidates, first + i % 2 * 4, candidates, aligned);
+      for (const unsigned position : entries) mark(map, position);
+      listed += 4;
+    } else {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int4 x = four[i / 2][i % 2];
-        const int entries[] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-        for (const int entry : entries) {
-          const unsigned position = entry;
-          if (position >= context) continue;
-          atomicOr(map + (rows + i / 2) * words + position / 32, 1u << position % 32);
-          ++listed;
-        }
+      for (const unsigned position : entries) {
+        if (position >= context) continue;
+        mark(map, position);
+        ++listed;
       }
     }
   }
   return listed;
 }
 
-// Whether the lists of four rows look alike, from their first 32 entries: warp w compares rows w and w + 1. Meanwhile
-// empties the maps.
-__device__ __forceinline__ bool look_alike(const int* lists, int context, int candidates, unsigned* map) {
-  const int lane = threadIdx.x % 32, row = threadIdx.x / 32;
-  int first = -1, second = -1;
-  if (row < kRows - 1) {
-    lists += static_cast<size_t>(row) * candidates;
-    first = candidate_or_none(load_entry(lists, lane, candidates), context);
-    second = candidate_or_none(load_entry(lists + candidates, lane, candidates), context);
-  }
-  static_assert(kRows == 4, "a vector for each word of context");
-  for (int i = threadIdx.x; i < (context + 31) / 32; i += kUniteThreads)
-    reinterpret_cast<uint4*>(map)[i] = make_uint4(0, 0, 0, 0);
-  bool common = false;
+// Marks the candidates of four lists in their maps. How many this thread has met. Lane 4i + r has entries of row r, so
+// that the marks of a warp lie in all banks.
+__device__ __forceinline__ unsigned mark_all(const int* lists, unsigned context, int candidates, unsigned map) {
+  constexpr int kAhead = 4, kStep = 4 * kUniteThreads / kRows;
+  const int row = threadIdx.x % kRows;
+  const bool aligned = candidates % 4 == 0 && reinterpret_cast<size_t>(lists) % sizeof(uint4) == 0;
+  const int* list = lists + static_cast<size_t>(row) * candidates;
+  map += row * sizeof(unsigned);
+  int first = threadIdx.x / kRows * 4;
+  unsigned listed = 0;
+  if (aligned) {
+#pragma unroll 1
+    for (; first + (kAhead - 1) * kStep < candidates; first += kAhead * kStep) {
+      uint4 fours[kAhead];
 #pragma unroll
-  for (int n = 0; n < 32; ++n) common |= __shfl_sync(0xffffffffu, first, n) == second;
-  const int listed = __popc(__ballot_sync(0xffffffffu, second >= 0));
-  const int shared = __popc(__ballot_sync(0xffffffffu, common && second >= 0));
-  return __syncthreads_and(row >= kRows - 1 || (listed > 0 && 2 * shared >= listed));  // the maps are empty
+      for (int i = 0; i < kAhead; ++i) fours[i] = __ldg(reinterpret_cast<const uint4*>(list + first + i * kStep));
+      listed += mark(map, context, fours);
+    }
+  }
+#pragma unroll 1
+  for (; first < candidates; first += kStep) {
+    const uint4 four[1] = {make_uint4(__ldg(list + first), load_entry(list, first + 1, candidates),
+                                      load_entry(list, first + 2, candidates),
+                                      load_entry(list, first + 3, candidates))};
+    listed += mark(map, context, four);
+  }
+  return listed;
 }
 
-// Writes the union of the lists of four rows, whose maps are empty, if they share. Its tiles, or 0.
-__device__ __forceinline__ int unite(const int* lists, int context, int candidates, unsigned* map, Union& all) {
-  __shared__ Found found_by_warp[kUniteThreads / 32];
-  __shared__ unsigned last;  // position of the last candidate
-  const int words = (context + 31) / 32;
-  unsigned short* const before = reinterpret_cast<unsigned short*>(map + kRows * words);
-  const auto rows_of = [&](int word, unsigned (&rows)[kRows]) {
+// Whether the lists of four rows look alike, from their first 32 entries: warp w compares rows w - 1 and w. Empties the
+// maps, and leaves these entries marked.
+__device__ __forceinline__ bool look_alike(const int* lists, int context, int candidates, unsigned* map) {
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32;
+  int entry = -1;
+  if (row < kRows)
+    entry = candidate_or_none(load_entry(lists + static_cast<size_t>(row) * candidates, lane, candidates), context);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < (context + 31) / 32; i += kUniteThreads)
+    reinterpret_cast<uint4*>(map)[i] = make_uint4(0, 0, 0, 0);
+  __syncthreads();  // the maps are empty
+  if (entry >= 0) mark(shared_address(map + row), entry);
+  __syncthreads();  // the first entries are marked
+  bool alike = true;
+  if (0 < row && row < kRows) {
+    const bool common = entry >= 0 && (map[entry / 32 * kRows + row - 1] & bit_of(entry)) != 0;
+    const int listed = __popc(__ballot_sync(0xffffffffu, entry >= 0));
+    const int shared = __popc(__ballot_sync(0xffffffffu, common));
+    alike = listed > 0 && 2 * shared >= listed;
+  }
+  return __syncthreads_and(alike);
+}
+
+// Writes the positions, modulo 65536, of a warp's candidates of the union: those of words [begin, end), to
+// listed[first] and so on. `below` becomes how many of the union are below 65536, if such a word is there.
+__device__ __forceinline__ void list_union(const uint4* map, int begin, int end, unsigned first, unsigned short* listed,
+                                           unsigned& below) {
+  constexpr int kWords = 4;  // of a lane at a time
+  const int lane = threadIdx.x % 32;
+  for (int w = begin + lane; w - lane < end; w += 32 * kWords) {
+    unsigned any[kWords], past[kWords];  // past: where the candidates of a lane's word end
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) rows[row] = map[row * words + word];
-    return rows[0] | rows[1] | rows[2] | rows[3];
-  };
-  const unsigned listed = mark(lists, context, candidates, map, words);
+    for (int i = 0; i < kWords; ++i) any[i] = w + 32 * i < end ? in_any(map[w + 32 * i]) : 0;
+#pragma unroll
+    for (int i = 0; i < kWords; i += 2) {  // sums of two words in one
+      unsigned sums = __popc(any[i]) + (__popc(any[i + 1]) << 16);
+#pragma unroll
+      for (int lanes = 1; lanes < 32; lanes *= 2) {
+        const unsigned more = __shfl_up_sync(0xffffffffu, sums, lanes);
+        if (lane >= lanes) sums += more;
+      }
+      const unsigned of_warp = __shfl_sync(0xffffffffu, sums, 31);
+      past[i] = first + sums % 65536;
+      past[i + 1] = first + of_warp % 65536 + sums / 65536;
+      first += of_warp % 65536 + of_warp / 65536;
+    }
+#pragma unroll
+    for (int i = 0; i < kWords; ++i)
+      if (w + 32 * i == 65536 / 32 - 1 && w + 32 * i < end) below = past[i];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      unsigned short* target = listed + past[i];
+      for (unsigned left = any[i]; left != 0;) {  // backwards: the highest bit takes one instruction
+        const unsigned bit = 31 - __clz(left);
+        left ^= bit_of(bit);
+        *--target = 32 * (w + 32 * i) + bit;
+      }
+    }
+  }
+}
+
+// Of the union: the low bits of a position, and which rows have it.
+__device__ __forceinline__ unsigned entry_of(const uint4* map, unsigned position) {
+  const uint4 rows = map[position / 32];
+  const unsigned bit = bit_of(position);
+  unsigned entry = position % kSpan;
+  if ((rows.x & bit) != 0) entry += kRowBit;
+  if ((rows.y & bit) != 0) entry += 2 * kRowBit;
+  if ((rows.z & bit) != 0) entry += 4 * kRowBit;
+  if ((rows.w & bit) != 0) entry += 8 * kRowBit;
+  return entry;
+}
+
+// Writes the union of the lists of four rows if they share. Its tiles, or 0.
+__device__ __forceinline__ int unite(const int* lists, int context, int candidates, unsigned* map, Union& all) {
+  constexpr int kWarps = kUniteThreads / 32;
+  __shared__ Found found_by_warp[kWarps];
+  __shared__ __align__(4) unsigned short listed[kMostTiles * kTile];  // positions of the union modulo 65536
+  __shared__ unsigned below;                                          // so many of them are below 65536
+  Found found = {0, 0, mark_all(lists, context, candidates, shared_address(map))};
+  if (threadIdx.x == 0) below = kMostTiles * kTile;
   __syncthreads();  // the maps are complete
 
-  const int part =
-      (words + kUniteThreads - 1) / kUniteThreads | 1;  // words of each thread; odd: they lie in different banks
-  const int begin = min(static_cast<int>(threadIdx.x) * part, words), end = min(begin + part, words);
-  Found found = {0, 0, listed};
-  for (int w = begin; w < end; ++w) {
-    unsigned rows[kRows];
-    found.size += __popc(rows_of(w, rows));
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) found.distinct += __popc(rows[row]);
+  const uint4* const word = reinterpret_cast<const uint4*>(map);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, words = (context + 31) / 32;
+  const int part = (words + kUniteThreads - 1) / kUniteThreads * 32;  // words of a warp
+  const int begin = min(warp * part, words), end = min(begin + part, words);
+#pragma unroll 4
+  for (int w = begin + lane; w < end; w += 32) {
+    const uint4 rows = word[w];
+    found.size += __popc(in_any(rows));
+    found.distinct += __popc(rows.x) + __popc(rows.y) + __popc(rows.z) + __popc(rows.w);
   }
-  unsigned first = found.size;  // of this thread: how many the threads before have
-#pragma unroll
-  for (int lanes = 1; lanes < 32; lanes *= 2) {
-    const unsigned more = __shfl_up_sync(0xffffffffu, first, lanes);
-    if (threadIdx.x % 32 >= lanes) first += more;
-  }
-  first -= found.size;
   found = {__reduce_add_sync(0xffffffffu, found.size), __reduce_add_sync(0xffffffffu, found.distinct),
            __reduce_add_sync(0xffffffffu, found.listed)};
-  if (threadIdx.x % 32 == 0) found_by_warp[threadIdx.x / 32] = found;
+  if (lane == 0) found_by_warp[warp] = found;
   __syncthreads();  // what the warps found is published
   found = {0, 0, 0};
-#pragma unroll
-  for (int w = 0; w < kUniteThreads / 32; ++w) {
-    const Found of_warp = found_by_warp[w];
-    if (w < threadIdx.x / 32) first += of_warp.size;
-    found = {found.size + of_warp.size, found.distinct + of_warp.distinct, found.listed + of_warp.listed};
-  }
-  const int tiles = (found.size + kTile - 1) / kTile;
-  if (found.distinct < found.listed || tiles > kMostTiles || 3 * found.size > 2 * found.listed) return 0;
+  if (lane < kWarps) found = found_by_warp[lane];
+  const unsigned first = __reduce_add_sync(0xffffffffu, lane < warp ? found.size : 0);  // of this warp
+  found = {__reduce_add_sync(0xffffffffu, found.size), __reduce_add_sync(0xffffffffu, found.distinct),
+           __reduce_add_sync(0xffffffffu, found.listed)};
+  const unsigned size = found.size, tiles = (size + kTile - 1) / kTile;
+  if (found.distinct < found.listed || tiles > kMostTiles || 3 * size > 2 * found.listed) return 0;
 
-  for (int w = begin; w < end; ++w) {
-    unsigned rows[kRows];
-    before[w] = first;
-    first += __popc(rows_of(w, rows));
-  }
-  __syncthreads();                         // `before` is published
-  unsigned rows[kRows], left = 0, at = 0;  // of a word: what is not written yet, and its place
-  for (int w = threadIdx.x;;) {            // one loop over words and bits, so that a warp's lanes end together
-    if (left == 0) {
-      if (w >= words) break;
-      left = rows_of(w, rows);
-      at = before[w];
-      w += kUniteThreads;
-      if (left == 0) continue;
+  list_union(word, begin, end, first, listed, below);
+  __syncthreads();  // the positions are published
+
+  const unsigned split = below;
+  const auto position_of = [&](unsigned i) { return listed[i] + (i < split ? 0u : 65536u); };
+#pragma unroll 1
+  for (unsigned i = 2 * threadIdx.x; i < tiles * kTile; i += 2 * kUniteThreads) {
+    unsigned entry[2];
+    if (i + 1 < size) {
+      const unsigned both = *reinterpret_cast<const unsigned*>(&listed[i]);
+      entry[0] = entry_of(word, both % 65536 + (i < split ? 0u : 65536u));
+      entry[1] = entry_of(word, both / 65536 + (i + 1 < split ? 0u : 65536u));
+    } else {  // no row has those past the end, but they have a position in the cache
+      const unsigned last = (size - 1) / kRun;
+      entry[1] = i / kRun == last ? position_of(last * kRun) % kSpan : 0;
+      entry[0] = i < size ? entry_of(word, position_of(i)) : entry[1];
     }
-    const unsigned bit = left & -left, position = 32 * (w - kUniteThreads) + __ffs(bit) - 1;
-    left ^= bit;
-    unsigned entry = position % kSpan;
-#pragma unroll
-    for (int row = 0; row < kRows; ++row)
-      if ((rows[row] & bit) != 0) entry += kRowBit << row;
-    all.candidate[at] = entry;
-    if (at % kRun == 0) all.base[at / kRun] = position;
-    if (++at == found.size) last = position;
+    *reinterpret_cast<unsigned*>(&all.candidate[i]) = entry[0] + (entry[1] << 16);
   }
-  const int run = threadIdx.x, runs = (found.size + kRun - 1) / kRun;
-  if (runs <= run && run < tiles * kRuns) all.base[run] = 0;
-  __syncthreads();                            // the union is published
-  const int past = found.size + threadIdx.x;  // no row has these, but they have a position in the cache
-  if (past < tiles * kTile) all.candidate[past] = all.base[past / kRun] % kSpan;
-  const bool wide = run < runs && (run + 1 < runs ? all.base[run + 1] : last) - all.base[run] >= kSpan;
+  bool wide = false;
+  const unsigned run = kRun * threadIdx.x;
+  if (run < tiles * kTile) {
+    const unsigned base = run < size ? position_of(run) : 0;
+    all.base[threadIdx.x] = base;
+    wide = run < size && position_of(min(run + kRun, size - 1)) - base >= kSpan;
+  }
   return __syncthreads_or(wide) ? 0 : tiles;
 }
 

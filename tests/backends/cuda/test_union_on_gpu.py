@@ -95,6 +95,33 @@ def test_contexts_at_the_limit_and_spans_that_12_bits_do_not_hold(prefill_backen
     check(prefill_backend, inputs)
 
 
+@pytest.mark.parametrize("context", [65_536, 65_537, 66_000, 70_000])
+def test_unions_on_both_sides_of_16_bits(prefill_backend: Any, context: int) -> None:
+    near = sparse_inputs(shape_of(8, 1000, 512), OVERLAP)
+    caches = {name: np.resize(getattr(near, name), (2, context, 256)) for name in ("key", "value")}
+    inputs = dataclasses.replace(near, **caches)
+    inputs.selected[:] += min(context, 66_000) - 1000
+    assert taken(prefill_backend, inputs) == {"union": 16}
+    check(prefill_backend, inputs)
+
+
+def test_lists_need_no_order(prefill_backend: Any) -> None:
+    """Behind the first 32 entries, by which lists look alike or not. The bits are those of ascending lists."""
+    inputs = sparse_inputs(shape_of(20, 8192, 2048), OVERLAP)
+    variant = prefill_backend.geometry.plan(UNION, inputs.shape, None)
+
+    def bits() -> Any:
+        buffers = prefill_backend.load(inputs, "warm")
+        return run_poisoned(buffers.launcher(variant), buffers).view(np.uint16)
+
+    ascending = bits()
+    rng = np.random.default_rng(0)
+    for row in inputs.selected:
+        row[32:] = rng.permutation(row[32:])
+    assert taken(prefill_backend, inputs) == {"union": 40}
+    assert np.array_equal(bits(), ascending)
+
+
 @pytest.mark.parametrize(("size", "path"), [(4096, "union"), (4097, "two")])
 def test_a_union_has_up_to_4096_candidates(prefill_backend: Any, size: int, path: str) -> None:
     inputs = sparse_inputs(shape_of(4, 5000, size), OVERLAP)

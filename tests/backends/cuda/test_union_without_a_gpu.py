@@ -23,12 +23,12 @@ from dsa_bench.model.shape import SparseShape
 from dsa_bench.splits.geometry import CudaSparse
 
 CONSTANTS = {
-    "prefill_unite": {"bytes_per_word": 18, "union_bytes": 9232},
+    "prefill_unite": {"bytes_per_word": 16, "union_bytes": 9232},
     "prefill_int8_union": {"rows": 4},
     "prefill_int8_ws": {"head_size": 256, "max_group": 16},
     "prefill_int8_ws_few": {"head_size": 256, "max_group": 16},
 }
-MAX_SMEM_BYTES = 131_072 // 32 * 18
+MAX_SMEM_BYTES = 131_072 // 32 * 16
 KINDS = {"*": "pointer", "int ": "int", "float ": "float"}
 GIVEN = {np.int32: "int", np.float32: "float", np.uint64: "pointer", np.ndarray: "pointer"}
 SOURCES = {
@@ -98,7 +98,7 @@ def test_the_first_waits_for_what_was_enqueued_before(launcher: Any, programmati
 
 
 @pytest.mark.parametrize(
-    ("context", "smem_bytes"), [(32, 18), (33, 36), (131_072, MAX_SMEM_BYTES), (131_073, MAX_SMEM_BYTES)]
+    ("context", "smem_bytes"), [(32, 16), (33, 32), (131_072, MAX_SMEM_BYTES), (131_073, MAX_SMEM_BYTES)]
 )
 def test_shared_memory_is_that_of_the_context(launcher: Any, context: int, smem_bytes: int) -> None:
     ((unite, *_),) = calls(launcher(), SparseShape(9, context, 8, op="prefill"))
