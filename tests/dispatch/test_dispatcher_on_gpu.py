@@ -29,7 +29,7 @@ from dsa_bench.model.request import DataSpec
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.model.splits_map import MapDevice, MapRule
 from dsa_bench.oracle.attention import reference
-from dsa_bench.oracle.tolerance import bf16_bound, digits_bound, fp16_bound, fp32_bound, ws_bound
+from dsa_bench.oracle.tolerance import bf16_bound, digits_bound, fp16_bound, fp32_bound, union_bound, ws_bound
 
 pytestmark = pytest.mark.gpu
 
@@ -40,7 +40,7 @@ PREFILL_FAMILY = "ep.cuda.dsa_prefill_kernel"
 DIGITS = "ep.cuda.dsa_decode_int8_digits"
 ON = {DECODE: "1", PREFILL: "1", DIGITS: "0"}
 BOUNDS = {
-    "int8-digits decode": digits_bound, "int8-tc decode": fp16_bound, "int8-union prefill": ws_bound,
+    "int8-digits decode": digits_bound, "int8-tc decode": fp16_bound, "int8-union prefill": union_bound,
     "int8-ws prefill": ws_bound, "int8-tc prefill": fp16_bound, "bf16 prefill": bf16_bound,
     "decode_grouped": fp32_bound,
 }  # fmt: skip
