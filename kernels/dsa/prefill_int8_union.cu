@@ -22,18 +22,19 @@
 //           of prefill_int8_ws; no |q * key_scale| is beyond FP32; and no |value_scale| is above 2^16.
 // Block     8 warps, 2 CTAs per SM. All warps copy alike, between the products of values: K two tiles ahead, V one. A
 //           tile has one barrier. Behind it, the products of its values take turns with the next tile's scores, of
-//           which there is one tile too many: it is not used. The last products are in flight while that tile is
+//           which there is one tile too many: it is not used. The last products are in flight while the next tile is
 //           weighed.
 // Warps     Scores: warpgroup p has rows 2p and 2p + 1, by wgmma as consumers of prefill_int8_ws; lane t heads
 //           [3t, 3t + 3) of each. A row's probability of a candidate that it does not have is 0. Output: warpgroup p
 //           has channels [128p, 128p + 128) of all rows, warp w of it [64i + 16w, 64i + 16w + 16) of these, i = 0, 1.
 // Reference As of prefill_int8_ws, but 4 bits above the maximum of the tile that moves it, so that later tiles seldom
-//           pass it; at the maximum if those of the tile's four quarters differ by more than 10 bits: there is a sink,
-//           below which FP16's whole range is needed.
+//           pass it; at the maximum if those of the tile's four quarters differ by more than 10 bits, or the row has no
+//           candidate in one: there may be a sink, below which FP16's whole range is needed.
 // Errors    As of path `two` of prefill_int8_ws, but a score is rounded to FP32 before the reference is subtracted, and
 //           p is off by 2^-32 of the largest in place of 2^-36.
 // Debug     path_counts as of decode_int8_tc, by rows: 0 union, here; 1 two, 2 four, 3 single: of prefill_int8_ws.
-//           With a forced_path above 0 no row is taken.
+//           With a forced_path above 0 no row is taken. prefill_int8_ws, launched after it, gets path_counts + 1,
+//           and forced_path - 1 but at least -1.
 // Needs     What prefill_int8_ws needs; unions 16-byte aligned. Only on sm_90a rows share.
 // Leaves    every element of out of the rows taken written; taken[r, g], 0 or 1, of all rows.
 #include "common/fact.cuh"
@@ -173,7 +174,8 @@ __device__ __forceinline__ bool look_alike(const int* lists, int context, int ca
 }
 
 // Writes the positions, modulo 65536, of a warp's candidates of the union: those of words [begin, end), to
-// listed[first] and so on. `below` becomes how many of the union are below 65536, if such a word is there.
+// listed[first] and so on. `below` becomes how many of the union are below 65536, if 65535 is in one of
+// these words.
 __device__ __forceinline__ void list_union(const uint4* map, int begin, int end, unsigned first, unsigned short* listed,
                                            unsigned& below) {
   constexpr int kWords = 4;  // of a lane at a time
