@@ -188,9 +188,17 @@ def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     """Of two that differ. A field that one of them lacks is another than a field that holds null."""
     differing = (key for key in sorted(before.keys() | now.keys()) if _field(before, key) != _field(now, key))
     key = next(differing)
-    if isinstance(before.get(key), dict) and isinstance(now.get(key), dict):
-        return f"{key}.{_first_difference(before[key], now[key])}"
+    one, other = _fields(before.get(key)), _fields(now.get(key))
+    if one is not None and other is not None:
+        return f"{key}.{_first_difference(one, other)}"
     return f"{key} was {_said(before, key)}, now {_said(now, key)}"
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    """Of an object, or of a list of objects or lists, by place."""
+    if isinstance(value, list) and all(isinstance(one, (dict, list)) for one in value):
+        return {str(place): one for place, one in enumerate(value)}
+    return value if isinstance(value, dict) else None
 
 
 def _field(one: Mapping[str, Any], key: str) -> tuple[bool, Any]:

@@ -102,7 +102,7 @@ def cell_choices(request: SparseRequest, place: Place, shape: SparseShape) -> li
         if choice.shape is None or choice.shape.op != request.op:
             raise BadInput(
                 f"--option {side_name(side)}: the dispatcher takes {choice.kernel} for {shape.key}, which "
-                f"{request.op} does not measure; change --rows or --candidates"
+                f"{request.op} does not measure; change the option or the shape (docs/dispatcher.md, Gates)"
             )
         choices.append(choice)
     return choices

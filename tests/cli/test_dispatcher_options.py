@@ -215,4 +215,4 @@ def test_a_record_goes_on_with_its_own_options_only(command: Command, tmp_path: 
     assert command(*CPU, *record, "--resume", "--option", f"{SWITCH}=0").code == 0
     outcome = command(*CPU, *record, "--resume", "--option", f"{SWITCH}=1")
     assert outcome.code == 2
-    assert "was measured differently (plan.sides" in outcome.error
+    assert "was measured differently (plan.sides.0.4.value was 0, now 1)" in outcome.error
