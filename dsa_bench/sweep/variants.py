@@ -23,7 +23,7 @@ from dsa_bench.model.inputs import DEFAULT_SCALE
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import CEILINGS, Side, SideOption, SparseRequest
 from dsa_bench.model.shape import SparseShape
-from dsa_bench.splits.geometry import SparseGeometry, effective_variants
+from dsa_bench.splits.geometry import CudaSparse, SparseGeometry, effective_variants
 from dsa_bench.splits.registry import named_rules
 
 
@@ -66,8 +66,12 @@ class Place:
 
     @classmethod
     def planned(cls, request: SparseRequest, geometry: SparseGeometry) -> "Place":
-        """A device of which no more than the geometry is known: its own gates pass, and no map is its."""
-        device = DeviceFacts("planned", "a device that is planned for", 0)
+        """A device of which no more than the geometry is known: its own gates pass, and no map is its.
+
+        One whose clusters are known is an H200 (PLANNED_CLUSTERS), which decides the automatic kernel.
+        """
+        capability = "9.0" if isinstance(geometry, CudaSparse) and geometry.clusters else None
+        device = DeviceFacts("planned", "a device that is planned for", 0, capability)
         return cls(_Planned(device, geometry), None, _no_look_up)
 
 

@@ -103,6 +103,12 @@ def test_the_plan_says_where_a_value_came_from(
     assert document["effective"][0]["variants"][0]["kernel"] == ("int8-tc" if value else "previous")
 
 
+@pytest.mark.parametrize(("device", "kernel"), [((), "int8-digits"), (("--sms", "108"), "int8-tc")])
+def test_the_plan_for_an_h200_takes_what_an_h200_does(device: tuple[str, ...], kernel: str, command: Command) -> None:
+    document = json.loads(command(*PLAN, *device, "--option", f"{SWITCH}=1").out)
+    assert document["effective"][0]["variants"][0]["kernel"] == kernel
+
+
 @pytest.mark.parametrize("text", ["false", "on", "t", " 1 ", "01", "2"])
 def test_a_bad_variable_is_named(text: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORT_DSA_DECODE_INT8_TC", text)
