@@ -4,11 +4,11 @@
 //
 // prefill_unite
 // Computes  unions[i], the candidates of rows 4i to 4i + 3 in ascending order, each with the rows that have it, from
-//           bit maps of their lists; so lists need no order. Without tiles if the rows do not share: unless there are
-//           four; the context is up to 131072; of the first 32 entries of each list at least half stand among those of
-//           the list before; no list has a candidate twice (so that duplicates keep their weight); the union is at most
-//           2/3 of what the lists hold together, at most 4096; and each 16th of it, and the last, lies less than 2^12
-//           positions behind the 16th before.
+//           bit maps of their lists; so beyond their first entries lists need no order. Without tiles if the rows do
+//           not share: unless there are four; the context is up to 131072; of the first 32 entries of each list at
+//           least half stand among those of the list before; no list has a candidate twice (so that duplicates keep
+//           their weight); the union is at most 2/3 of what the lists hold together, at most 4096; and each 16th of it,
+//           and the last, lies less than 2^12 positions behind the 16th before.
 // Grid      ceil(rows / 4), with prefill_unite_bytes_per_word of shared memory for each 32 positions of a context of up
 //           to 131072; beyond that it needs none. Not to be launched programmatically: it waits for no kernel before.
 // Leaves    tiles of every union written, the rest of it if that is not 0. A union has prefill_unite_union_bytes.
