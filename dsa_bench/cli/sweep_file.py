@@ -103,7 +103,8 @@ class Key:
         if self.type is bool:
             off = self.option.secondary_opts[:1]
             return [flag] if value else list(off)
-        return [f"{flag}={','.join(map(str, value)) if self.is_array else value}"]
+        values = dict.fromkeys(cast("list[Any]", value)) if self.is_array else (value,)
+        return [f"{flag}={one}" for one in values]  # not joined: --option takes no list in one token
 
 
 def load_sweep(path: Path) -> Sweep:

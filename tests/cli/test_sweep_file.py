@@ -57,6 +57,20 @@ def test_mix_and_gate_are_entries_too(written: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("op", ["decode", "prefill"])
+@pytest.mark.parametrize("values", [["0"], ["0", "1"]])
+def test_an_entry_holds_several_options_of_the_dispatcher(op: str, values: list[str], written: Path) -> None:
+    """And several values of one, each a side."""
+    asked = ["ep.cuda.dsa_prefill_int8_tc=1", *(f"ep.cuda.dsa_prefill_int8_union={value}" for value in values)]
+    written.write_text(f'[[measure]]\nop = "{op}"\noption = {json.dumps(asked)}\n')
+    (entry,) = load_sweep(written).entries
+    assert isinstance(entry.request, SparseRequest)
+    sides = [{(one.name, one.value) for one in side if one.source == "option"} for side in entry.request.sides]
+    assert sides == [
+        {("ep.cuda.dsa_prefill_int8_tc", 1), ("ep.cuda.dsa_prefill_int8_union", int(value))} for value in values
+    ]
+
+
 def test_variables_do_not_reach_into_a_sweep_file(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSA_BENCH_ROWS", "5")
     monkeypatch.setenv("DSA_BENCH_QUERY_STD", "nonsense")
