@@ -99,7 +99,7 @@ def choose(
     basis, found = "rule", "map: not asked, this kernel takes no tiles per split"
     if op == "prefill":
         variant, why = unsplit_plan(kernel, shape), "one CTA per row and KV head, unsplit"
-        if kernel == UNION:
+        if kernel == UNION and call.site is not None:  # on the CPU rows share nothing
             why = f"four rows in one CTA per KV head where their lists are alike, else {why}"
     elif kernel == "previous":
         variant, why = host.geometry.plan(kernel, shape, None), host.geometry.why(kernel, shape, None)

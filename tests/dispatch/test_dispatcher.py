@@ -606,6 +606,14 @@ def test_explain_says_when_rows_share_and_why_they_cannot(on: Callable[..., Disp
         assert f"  int8-union prefill refused by {said}" in chosen.explain()
 
 
+def test_explain_does_not_say_of_the_cpu_that_rows_share() -> None:
+    dispatcher = Dispatcher({PREFILL: "1", UNION: "1"})
+    taken, *_ = dispatcher.choose(rows=128, candidates=2048, context=32768, device="cpu").explain()
+    dispatcher.close()
+    assert taken.startswith("int8-union prefill, 1 split of ")
+    assert taken.endswith(" by rule: one CTA per row and KV head, unsplit")
+
+
 class FakeDriver:
     """The launch calls of cuda.bindings.driver; counts what it is given."""
 
