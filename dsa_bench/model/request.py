@@ -240,7 +240,8 @@ class SparseRequest:
 
     @property
     def measured_kernels(self) -> tuple[str, ...]:
-        """Every kernel that a cell has a planned variant of, ceilings last. Dense attention has no plan."""
+        """Every kernel that a cell may have a planned variant of, ceilings last: with sides, what the dispatcher takes
+        is among them. Dense attention has no plan."""
         return (*self.kernels, *CEILINGS) if self.ceiling else self.kernels
 
     def on(self, backend: str) -> "SparseRequest":

@@ -61,7 +61,7 @@ DEVICE_KERNELS: dict[Op, dict[str, tuple[str, ...]]] = {
     "prefill": {
         "previous": ("prefill_bf16",),
         "int8-tc": ("prefill_int8_tc",),
-        WS: ("prefill_int8_ws_few", "prefill_int8_ws"),  # one of them; the first takes more shared memory
+        WS: ("prefill_int8_ws_few", "prefill_int8_ws"),  # one of them; the first gives the name
         UNION: ("prefill_int8_union", "prefill_unite", "prefill_int8_ws_few", "prefill_int8_ws"),  # one of the last
         **CEILING_KERNELS,
     },
