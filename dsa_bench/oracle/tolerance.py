@@ -126,8 +126,9 @@ def ws_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look
 
     query         two digits shift logits by at most two_digit_error, where that is at most QUERY_BUDGET in every head
                   of a row and KV head; else four, as in fp16_bound. Integer sums are rounded to FP32 a few times
-    probability   FP16 holds at least 2^11 of it, as the reference lies up to 4 bits below the maximum: it keeps 11
-                  bits, and flushes by 2^-25 / 2^11: (2^-11 + candidates * 2^-36) * v_max
+    probability   FP16 holds at least 2^11 of the largest: that much of the reference, which lies up to 5 bits below the
+                  maximum, as FP16 ends at 65504. It keeps 11 bits, and flushes by 2^-25 / 2^11:
+                  (2^-11 + candidates * 2^-36) * v_max
     """
     return _two_or_four_digits(inputs, rows, out, look, 2.0**-36)
 
@@ -135,8 +136,8 @@ def ws_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look
 def union_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
     """Bound for the arithmetic of `int8-union`: as ws_bound, with rows that share their tiles on two digits.
 
-    probability   their reference lies up to 4 bits above the maximum, so FP16 holds at least 2^7 of it and flushes by
-                  2^-25 / 2^7: (2^-11 + candidates * 2^-32) * v_max
+    probability   their reference lies up to 4 bits above the maximum, so FP16 holds at least 2^7 of the largest and
+                  flushes by 2^-25 / 2^7: (2^-11 + candidates * 2^-32) * v_max
     """
     return _two_or_four_digits(inputs, rows, out, look, 2.0**-32)
 

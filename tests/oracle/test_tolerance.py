@@ -4,9 +4,13 @@
 That the CPU kernels stay inside for any shape is tests/backends/test_cpu.py.
 """
 
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +25,7 @@ from dsa_bench.oracle.tolerance import (
     QUERY_BUDGET,
     SMALLEST_BF16,
     U_BF16,
+    U_FP32,
     bf16_bound,
     fp16_bound,
     fp32_bound,
@@ -170,12 +175,31 @@ def test_one_fp16_probability_is_coarser_than_two() -> None:
     assert (prefill - decode).max() <= 2.0**-11 * v_max
 
 
-def test_a_reference_above_the_maximum_costs_what_fp16_then_flushes() -> None:
-    inputs = sparse_inputs(SparseShape(rows=4, context=256, candidates=64, op="prefill"), DataSpec())
-    answer = reference(inputs)
-    more = union_bound(inputs, answer.rows, answer.out) - ws_bound(inputs, answer.rows, answer.out)
-    flushed = 64 * (2.0**-32 - 2.0**-36) * largest_output(inputs)
-    np.testing.assert_allclose(more, np.broadcast_to(flushed, more.shape), rtol=1e-4)
+def test_fp16_flushes_what_lies_below_the_largest_that_the_kernels_tiles_hold(root: Path) -> None:
+    """Half a step of FP16's subnormals, over the least that a tile holds of the largest probability: 2^bits, and a
+    margin less where the reference may lie above the maximum."""
+    constants = {
+        name: float(value)
+        for file in ("int8_ws.cuh", "prefill_int8_union.cu")
+        for name, value in re.findall(r"constexpr float (\w+) = ([\d.]+)f;", (root / "kernels/dsa" / file).read_text())
+    }
+    union = (root / "kernels/dsa/prefill_int8_union.cu").read_text()
+    assert "kShift = int8_ws::kTop - int8_ws::kHeadroom;" in union, "so it holds as much of a reference as int8-ws"
+    half_a_step = float(np.finfo(np.float16).smallest_subnormal) / 2
+    bits = constants["kTop"] - constants["kHeadroom"]
+    assert flushed_by(ws_bound) == pytest.approx(half_a_step / 2**bits, rel=1e-6)
+    assert flushed_by(union_bound) == pytest.approx(half_a_step / 2 ** (bits - constants["kMargin"]), rel=1e-6)
+
+
+def flushed_by(bound: Any) -> float:
+    """What a bound adds for each candidate, of the largest output, beyond FP32's sums: lists twice as long, all else
+    the same."""
+    inputs = sparse_inputs(SparseShape(rows=1, context=256, candidates=64, op="prefill"), DataSpec(query_std=0.0))
+    rows, out = np.arange(1), np.zeros((1, 24, 256))
+    longer = replace(inputs, selected=inputs.selected.repeat(2, 1))
+    each = (bound(longer, rows, out) - bound(inputs, rows, out)) / largest_output(inputs) / 64
+    assert np.ptp(each) < 1e-6 * each.max()
+    return float(each.mean()) - 2 * 2 * U_FP32
 
 
 def test_bf16_keys_move_logits_by_what_the_survey_finds() -> None:
