@@ -12,7 +12,7 @@ import pytest
 from dsa_bench.backends.cuda import sparse as cuda
 from dsa_bench.backends.cuda import workspaces
 from dsa_bench.backends.cuda.memory import NULL
-from dsa_bench.backends.cuda.runtime import sparse_launches
+from dsa_bench.backends.cuda.runtime import CudaRuntime, sparse_launches
 from dsa_bench.backends.cuda.sparse import DeviceInputs, Paths, SparseLauncher
 from dsa_bench.backends.cuda.workspaces import Mailboxes, Unions
 from dsa_bench.data.synthetic import sparse_inputs
@@ -146,3 +146,13 @@ def test_a_callers_workspace_holds_what_rows_leave_each_other(launcher: Any) -> 
     assert shapes.nbytes == 3 * 9232 + 9 * 2
     (alone,) = sparse_launches(build, plan(shape, WS), shape, call, None, Mailboxes())
     assert alone.arguments[-1] is NULL
+
+
+def test_a_workspace_is_asked_for_lists_and_what_is_behind_them(launcher: Any) -> None:
+    """Of a runtime whose backend is a double: without the last bytes, taken rows would be told of beyond the end."""
+    runtime = object.__new__(CudaRuntime)
+    backend: Any = SimpleNamespace(launcher=lambda _: launcher())
+    runtime._backends = {"prefill": backend}
+    shape = SparseShape(9, 2000, 1000, op="prefill")
+    assert runtime.union_bytes(plan(shape), shape) == 3 * 9232 + 9 * 2
+    assert runtime.union_bytes(plan(shape, WS), shape) == 0

@@ -13,6 +13,7 @@ from dsa_bench.backends.select import open_backend
 from dsa_bench.bench import gpu_timers, profilers
 from dsa_bench.bench.select import open_timer
 from dsa_bench.data.synthetic import sparse_inputs
+from dsa_bench.model.call import LoadedKernel
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import BadInput, CannotMeasure, CompileFailed, VariantRefused
 from dsa_bench.model.request import DataSpec
@@ -87,6 +88,18 @@ def test_padding_reaches_the_split_kernel_alone_and_the_slots_follow(device: Any
     assert (plain.device.resident_ctas, padded.device.resident_ctas) == (3, 1)
     assert padded.geometry.plan("int8-tc", SparseShape(8), 0).split.splits == 2  # 40 slots: 2 x 16 CTAs fit
     assert device("7.5").device.resident_ctas is None
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_kernels_that_count_as_one_need_the_largest_block_of_them(order: int) -> None:
+    """Static and dynamic together, wherever it stands; the gates are to allow all of them."""
+    kernels: list[Any] = [
+        SimpleNamespace(
+            facts=SimpleNamespace(static_smem_bytes=static), dynamic_smem_bytes=dynamic, ptx_target=lambda: 90
+        )
+        for static, dynamic in ((1024, 100), (16, 2048), (512, 1024))
+    ]
+    assert cuda._as_one(kernels[::order]) == LoadedKernel(90, 2064)
 
 
 class FakeDriver:
