@@ -573,10 +573,10 @@ def test_a_graph_sees_which_rows_share(union: Dispatcher, cupy: Any, stream: Any
         replay(graph, cupy, stream)
         check(call, inputs, arrays["out"].get())
         assert taken is None or shared(workspace, 16) == taken
-    graphless = arrays["out"].get()
+    of_graph = arrays["out"].get()
     call.launch()
     stream.synchronize()
-    assert np.array_equal(arrays["out"].get(), graphless)
+    assert np.array_equal(arrays["out"].get(), of_graph)
 
 
 def test_two_streams_share_no_unions(union: Dispatcher, cupy: Any) -> None:
