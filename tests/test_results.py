@@ -47,20 +47,55 @@ def test_what_a_folder_says_of_int8_digits_is_in_its_newest_records(root: Path) 
         assert sorted(shown) == sorted(lines)
 
 
-def split_kernels(record: Path) -> dict[tuple[int, int], tuple[dict[str, float], float]]:
-    """(rows, candidates) -> median time of each kernel, and int8-tc / int8-digits over rounds."""
-    found: dict[tuple[int, int], dict[str, list[float]]] = {}
+def test_what_a_folder_says_of_int8_union_is_in_its_records(root: Path) -> None:
+    """Medians, and the paired ratio of `int8-ws` to it; of lists that share nothing, the sorted ones."""
+    folder = root / "results/nvidia-h200/prefill-ws"
+    lists = {"overlap:0.9": "0.9", "overlap:0.95": "0.95"}
+    made: list[str] = []
+    for start in ("20261201T000202Z", "20261201T000410Z", "20261201T000857Z"):
+        (record,) = folder.glob(f"{start}_*.jsonl")
+        for cell, times in times_of(record).items():
+            whole_past = size_of(cell, "context") == 8192
+            sorted_lists = "their own past (sorted)" if whole_past else "nothing (sorted)"
+            _, named, selection = cell.partition("selection=")
+            if named and selection not in lists:
+                continue
+            rows = f"{size_of(cell, 'rows')}{', context 8192' if whole_past else ''}"
+            ws, union = times["int8-ws"], times["int8-union"]
+            us = " | ".join(microseconds(statistics.median(one)) for one in (ws, union))
+            made.append(
+                f"| {rows} | {lists.get(selection, sorted_lists)} | {us} | {judge(ws, union).ratio.centre:.2f} |"
+            )
+    shown = re.findall(r"^\| \d.*$", (folder / "about.md").read_text(), re.MULTILINE)
+    assert sorted(shown) == sorted(made)
+
+
+def microseconds(time_us: float) -> str:
+    return f"{time_us:.1f} us" if time_us < 100 else f"{time_us:.0f} us"
+
+
+def times_of(record: Path) -> dict[str, dict[str, list[float]]]:
+    """Cell -> times of each kernel, by round; without the control."""
+    found: dict[str, dict[str, list[float]]] = {}
     for visit in read_run(record).visits:
         if not visit.control and visit.attention_us is not None:
-            shape = tuple(int(re.findall(rf"{name}=(\d+)", visit.cell)[0]) for name in ("rows", "candidates"))
-            found.setdefault(shape, {}).setdefault(visit.variant.split("/")[0], []).append(visit.attention_us)
+            found.setdefault(visit.cell, {}).setdefault(visit.variant.split("/")[0], []).append(visit.attention_us)
+    return found
+
+
+def split_kernels(record: Path) -> dict[tuple[int, int], tuple[dict[str, float], float]]:
+    """(rows, candidates) -> median time of each kernel, and int8-tc / int8-digits over rounds."""
     return {
-        shape: (
+        (size_of(cell, "rows"), size_of(cell, "candidates")): (
             {kernel: statistics.median(times) for kernel, times in kernels.items()},
             judge(kernels["int8-tc"], kernels["int8-digits"]).ratio.centre,
         )
-        for shape, kernels in found.items()
+        for cell, kernels in times_of(record).items()
     }
+
+
+def size_of(cell: str, name: str) -> int:
+    return int(re.findall(rf"{name}=(\d+)", cell)[0])
 
 
 def test_every_record_has_its_table_beside_it(root: Path) -> None:
