@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from dsa_bench.backends.base import ReadyCall
 from dsa_bench.bench.rounds import Clocks, Stop, pilot, round_slots, take_rounds
@@ -196,9 +196,12 @@ def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 def _fields(value: Any) -> dict[str, Any] | None:
     """Of an object, or of a list of objects or lists, by place."""
-    if isinstance(value, list) and all(isinstance(one, (dict, list)) for one in value):
-        return {str(place): one for place, one in enumerate(value)}
-    return value if isinstance(value, dict) else None
+    if isinstance(value, dict):
+        return cast(dict[str, Any], value)
+    places = cast(list[Any], value) if isinstance(value, list) else []
+    if not places or isinstance(places[0], (str, int, float, type(None))):
+        return None
+    return {str(place): one for place, one in enumerate(places)}
 
 
 def _field(one: Mapping[str, Any], key: str) -> tuple[bool, Any]:
