@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A run's table: one block for each cell, one row for each variant. A pure function of a run."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -212,7 +212,7 @@ def _is_ceiling(kernel: str) -> bool:
 class _Times:
     """Visits by variant and round; only rounds in which both sides have a time are ever paired."""
 
-    def __init__(self, rounds: list[list[Visit]]) -> None:
+    def __init__(self, rounds: Sequence[Sequence[Visit]]) -> None:
         self._visits: dict[tuple[str, bool], dict[int, Visit]] = {}
         for visits in rounds:
             for visit in visits:
@@ -302,6 +302,11 @@ def _fastest(rows: list[VariantRow], times: _Times) -> Fastest | None:
 def _holds_one(ratio: Estimate, without_interval: bool = True) -> bool:
     """Whether a ratio's interval holds 1; `without_interval` where the rounds give none at that confidence."""
     return without_interval if ratio.interval is None else ratio.interval[0] <= 1.0
+
+
+def noise_floor(rounds: Sequence[Sequence[Visit]]) -> NoiseFloor | None:
+    """Of a cell's null control, over the rounds that have both of its visits; None where none has."""
+    return _noise(_Times(rounds))
 
 
 def _noise(times: _Times) -> NoiseFloor | None:

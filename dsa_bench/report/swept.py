@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A recorded sweep of the split kernel: each cell's paired times, and which variant a rule chooses there."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +18,12 @@ from dsa_bench.model.record import Check, Visit
 from dsa_bench.model.request import DIGITS, SPLIT_KERNELS
 from dsa_bench.model.run import Run, complete_rounds
 from dsa_bench.model.shape import SparseShape
-from dsa_bench.report.cells import cell_order, cell_shape
+from dsa_bench.report.cells import cell_order, cell_shape, noise_floor
 from dsa_bench.splits.dense import parse_rule
 from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.splits.kernels import automatic_among
 from dsa_bench.splits.registry import AUTO, MODEL, RULE_NAMES, Rule, named_rules
 from dsa_bench.stats.paired_times import paired_times
-from dsa_bench.stats.verdict import null_control
 
 SWEPT_KERNELS: Mapping[str, tuple[str, ...]] = {"decode": SPLIT_KERNELS, "dense": DENSE_KERNELS}
 """Operator -> kernels that take splits."""
@@ -214,6 +213,7 @@ def _by_kernel(checks: Mapping[str, Check]) -> dict[str, dict[str, Check]]:
 def _swept_cell(kernel: str, checks: Mapping[str, Check], rounds: Sequence[list[Visit]], device: str) -> SweptCell:
     automatic = next((name for name, check in checks.items() if AUTOMATIC in check.requested), None)
     paired = paired_times(list(checks.values()), rounds, automatic)
+    noise = noise_floor(rounds)
     return SweptCell(
         shape=attention_shape_of_key(next(iter(checks.values())).cell),
         kernel=kernel,
@@ -224,17 +224,5 @@ def _swept_cell(kernel: str, checks: Mapping[str, Check], rounds: Sequence[list[
         times=paired.times,
         left_out=paired.left_out,
         tick_us=known_tick_us(paired.timer, device),
-        trusted=_is_trusted(rounds),
+        trusted=noise is None or noise.trusted,
     )
-
-
-def _is_trusted(rounds: Iterable[Sequence[Visit]]) -> bool:
-    pairs: list[tuple[float, float]] = []
-    for visits in rounds:
-        second = next((visit for visit in visits if visit.control), None)
-        first = next(
-            (visit for visit in visits if second and visit.variant == second.variant and visit != second), None
-        )
-        if first and second and first.attention_us and second.attention_us:
-            pairs.append((second.attention_us, first.attention_us))
-    return not pairs or null_control(*np.array(pairs).T).trusted
