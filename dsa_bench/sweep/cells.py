@@ -27,8 +27,9 @@ from dsa_bench.sweep.check import Checker
 from dsa_bench.sweep.cpu_time import refuse_long_launches
 from dsa_bench.sweep.dense_line import dense_line
 from dsa_bench.sweep.header import run_header
+from dsa_bench.sweep.identity import identity
 from dsa_bench.sweep.memory import refuse_beyond_memory
-from dsa_bench.sweep.runs import Instruments, Listener, Measured, Prepared, identity, run_operator
+from dsa_bench.sweep.runs import Instruments, Listener, Measured, Prepared, run_operator
 from dsa_bench.sweep.variants import Place, cell_variants
 
 DENSE_PLAN = VariantPlan(DENSE, (), SplitPlan(0, 0), 0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from dsa_bench.backends.base import ReadyCall
 from dsa_bench.bench.rounds import Clocks, Stop, pilot, round_slots, take_rounds
@@ -17,10 +17,11 @@ from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import BadInput, CannotMeasure
 from dsa_bench.model.record import Check, Header, Visit
 from dsa_bench.model.request import Policy
-from dsa_bench.model.run import Run, RunWriter, complete_rounds, read_run
+from dsa_bench.model.run import Run, RunWriter, complete_rounds
 from dsa_bench.model.text import quoted
 from dsa_bench.splits.geometry import AUTOMATIC
 from dsa_bench.sweep.header import run_header
+from dsa_bench.sweep.identity import identity, resumed
 from dsa_bench.sweep.precision import Precision
 
 
@@ -123,7 +124,9 @@ def run_operator(
     """
     operator.refuse_beyond_limits()
     header = header_of(operator, argv)
-    before = _resumed(record, header, instruments) if record is not None and resume and record.exists() else None
+    before = None
+    if record is not None and resume and record.exists():
+        before = resumed(record, header, instruments.timer.name, instruments.l2)
     run = before or Run(header)
     with nullcontext() if record is None else RunWriter(record, before) as writer:
         if writer is not None and before is None:
@@ -154,62 +157,9 @@ def header_of(operator: Operator, argv: Sequence[str]) -> Header:
     return run_header(operator.plan, operator.seed, operator.device, operator.kernel_hashes(), argv)
 
 
-def identity(header: Header) -> dict[str, Any]:
-    """What must be the same for two runs to be one. Records from before there were several selections name none, and
-    facts of a device that are not known may be missing."""
-    return {
-        "version": header.version,
-        "device": {name: fact for name, fact in header.device.items() if fact is not None},
-        "kernel_hashes": header.kernel_hashes,
-        "plan": {"selections": [], **header.plan},
-    }
-
-
 def is_run_of(run: Run, operator: Operator) -> bool:
     """Whether a recorded run is one of this operator's request, on its device with its kernels."""
     return identity(run.header) == identity(header_of(operator, ()))
-
-
-def _resumed(record: Path, header: Header, instruments: Instruments) -> Run:
-    """The recorded run, if this one is its continuation. Raises BadInput naming what differs."""
-    before = read_run(record)
-    was, now = identity(before.header), identity(header)
-    taken = {(visit.timer, visit.l2) for visit in before.visits}
-    if taken - {(instruments.timer.name, instruments.l2)}:
-        (was["timer"], was["l2"]), now["timer"], now["l2"] = min(taken), instruments.timer.name, instruments.l2
-    if was != now:
-        raise BadInput(
-            f"--resume {record}: was measured differently ({_first_difference(was, now)}); name another --record"
-        )
-    return before
-
-
-def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """Of two that differ. A field that one of them lacks is another than a field that holds null."""
-    differing = (key for key in sorted(before.keys() | now.keys()) if _field(before, key) != _field(now, key))
-    key = next(differing)
-    one, other = _fields(before.get(key)), _fields(now.get(key))
-    if one is not None and other is not None:
-        return f"{key}.{_first_difference(one, other)}"
-    return f"{key} was {_said(before, key)}, now {_said(now, key)}"
-
-
-def _fields(value: Any) -> dict[str, Any] | None:
-    """Of an object, or of a list of objects or lists, by place."""
-    if isinstance(value, dict):
-        return cast(dict[str, Any], value)
-    places = cast(list[Any], value) if isinstance(value, list) else []
-    if not places or isinstance(places[0], (str, int, float, type(None))):
-        return None
-    return {str(place): one for place, one in enumerate(places)}
-
-
-def _field(one: Mapping[str, Any], key: str) -> tuple[bool, Any]:
-    return key in one, one.get(key)
-
-
-def _said(one: Mapping[str, Any], key: str) -> str:
-    return quoted(one[key]) if key in one else "absent"
 
 
 def _measure_cells(
