@@ -136,14 +136,14 @@ class Dispatcher:
         if choice.shape is None or choice.variant is None:
             enqueues = runtime.zero(call.out, pointer) if call.out.nbytes else []
             return PreparedCall(choice, enqueues, (call,))
-        partials = None
+        memory = None
         needed = _needed_bytes(choice, runtime)
         if needed:
-            partials = self._own_workspace(place, pointer, needed) if given is None else given
-            if partials.nbytes < needed:
-                raise _too_small(partials.nbytes, needed, choice)
-        enqueues = runtime.launches(choice.variant, choice.shape, call, partials, pointer)
-        return PreparedCall(choice, enqueues, (call, partials))
+            memory = self._own_workspace(place, pointer, needed) if given is None else given
+            if memory.nbytes < needed:
+                raise _too_small(memory.nbytes, needed, choice)
+        enqueues = runtime.launches(choice.variant, choice.shape, call, memory, pointer)
+        return PreparedCall(choice, enqueues, (call, memory))
 
     def choose(
         self, *, rows: int, candidates: int, query_heads: int = 24, kv_heads: int = 2, head_size: int = 256,
