@@ -89,7 +89,7 @@ def choose(
     Raises what choose_kernel does.
     """
     preferred = _preferred(call, context, options, host, look_up, l2)
-    call = replace(call, context=context)
+    call = replace(call, context=context, sms=0 if host.device.backend == "cpu" else host.device.sm_count)
     gated = choose_kernel(call if preferred is None else replace(call, preferred=preferred.target.kernel), options)
     if gated.kernel == "none":
         nothing = "no rows, heads or candidates"

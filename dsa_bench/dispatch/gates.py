@@ -54,6 +54,11 @@ WS_CANDIDATES = 512
 UNION_GROUP = 12
 UNION_CONTEXT = 131072
 """Up to which `int8-union` shares anything (kernels/dsa/prefill_int8_union.cu); `int8-ws` is faster beyond."""
+WS_CTAS_PER_SM = 3
+"""CTAs of `int8-ws`, each a row and a KV head, that a multiprocessor of SM 9.0 holds (kernels/dsa/int8_ws.cuh).
+
+`int8-union` has a quarter as many CTAs where rows share: of a call that `int8-ws` runs all at once at most 3/4 of one
+for each multiprocessor, which holds 2. On an H200 128 rows of 2 KV heads lost, 256 gained (decision 0040)."""
 CLUSTER_SM = 90
 WIDE_BYTES = 16
 OUT_BYTES = 8
@@ -71,6 +76,8 @@ class CallFacts:
     site       the GPU and what is loaded on it; None on the CPU, where the gates of the device do not apply
     preferred  the decode kernel that the map gives a call of these sizes, or without a rule the automatic choice
     context    capacity of the cache; who asks for a choice gives it beside the facts
+    sms        multiprocessors of the GPU, or of one that is planned for; 0 on the CPU. Who asks for a choice gives the
+               host that has them
     """
 
     rows: int
@@ -88,6 +95,12 @@ class CallFacts:
     local_plus_selected: bool = False
     preferred: str = INT8_TC
     context: int = 0
+    sms: int = 0
+
+    @property
+    def row_heads(self) -> int:
+        """What is one CTA each in prefill: every row and KV head."""
+        return self.rows * self.kv_heads
 
     @property
     def group(self) -> int:
@@ -278,6 +291,10 @@ GATES: dict[KernelName, tuple[GateRule, ...]] = {
         GateRule(
             "context", f"at most {UNION_CONTEXT}",
             lambda c, _: c.context, lambda c, _: c.context <= UNION_CONTEXT,
+        ),
+        GateRule(
+            "rows x KV heads", f"more than {WS_CTAS_PER_SM} for each multiprocessor, which int8-ws runs at once",
+            lambda c, _: f"{c.row_heads} for {c.sms}", lambda c, _: c.row_heads > WS_CTAS_PER_SM * c.sms,
         ),
         # Code of older PTX has no rows that share: int8-ws would do all the work behind two launches for nothing.
         _HEAD_SIZE, _SCALE, _LONGEST_LIST, *_device("int8-union prefill", _WS_SM, WS_SM),

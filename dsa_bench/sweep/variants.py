@@ -66,12 +66,13 @@ class Place:
 
     @classmethod
     def planned(cls, request: SparseRequest, geometry: SparseGeometry) -> "Place":
-        """A device of which no more than the geometry is known: its own gates pass, and no map is its.
+        """A device of which no more than the geometry is known: the gates of its code pass, and no map is its.
 
         One whose clusters are known is an H200 (PLANNED_CLUSTERS), which decides the automatic kernel.
         """
+        sms = geometry.slots.sms if isinstance(geometry, CudaSparse) else 0
         capability = "9.0" if isinstance(geometry, CudaSparse) and geometry.clusters else None
-        device = DeviceFacts("planned", "a device that is planned for", 0, capability)
+        device = DeviceFacts("planned", "a device that is planned for", sms, capability)
         return cls(_Planned(device, geometry), None, _no_look_up)
 
 

@@ -109,6 +109,19 @@ def test_the_plan_for_an_h200_takes_what_an_h200_does(device: tuple[str, ...], k
     assert document["effective"][0]["variants"][0]["kernel"] == kernel
 
 
+@pytest.mark.parametrize(("sms", "kernels"), [("132", ["int8-ws", "int8-union"]), ("80", ["int8-union"] * 2)])
+def test_the_plan_lets_rows_share_where_the_device_would(sms: str, kernels: list[str], command: Command) -> None:
+    """And what is asked for by its name whatever the rows."""
+    plan = ("prefill", "--rows", "128", "256", "--plan", "--sms", sms, "--resident", "3")
+
+    def planned(*asked: str) -> list[list[str]]:
+        cells = json.loads(command(*plan, "--no-ceiling", *asked).out)["effective"]
+        return [[variant["kernel"] for variant in cell["variants"]] for cell in cells]
+
+    assert planned("--option", f"{PREFILL}=1", f"{UNION}=1") == [[kernel] for kernel in kernels]
+    assert planned("--kernels", "int8-ws", "int8-union") == [["int8-ws", "int8-union"]] * 2
+
+
 @pytest.mark.parametrize("text", ["false", "on", "t", " 1 ", "01", "2"])
 def test_a_bad_variable_is_named(text: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORT_DSA_DECODE_INT8_TC", text)

@@ -320,8 +320,8 @@ ALONE = {DIGITS: "0"}
         (H200, ALONE, 1, "int8-tc decode", 32),
         (H200, {DIGITS: "1", DECODE: "0"}, 1, "decode_grouped", 32),
         (H200, {KNOB: "4"}, 1, "int8-tc decode", 8), (A100, BOTH, 1, "int8-tc decode", 32),
-        (H200, BOTH, 128, "int8-ws prefill", 1), (H200, {UNION: "1"}, 128, "int8-union prefill", 1),
-        (A100, {UNION: "1"}, 128, "int8-tc prefill", 1),
+        (H200, BOTH, 128, "int8-ws prefill", 1), (H200, {UNION: "1"}, 256, "int8-union prefill", 1),
+        (H200, {UNION: "1"}, 128, "int8-ws prefill", 1), (A100, {UNION: "1"}, 256, "int8-tc prefill", 1),
     ],
 )  # fmt: skip
 def test_without_a_map_int8_digits_runs_where_it_was_measured_to_be_faster(
@@ -546,11 +546,12 @@ def test_rows_that_share_have_a_workspace_of_their_stream(on: Callable[..., Disp
         def allocate(self, nbytes: int) -> Any:
             return SimpleNamespace(address=1 << 20, nbytes=nbytes, owner=None)
 
-    gpu = Gpu("NVIDIA H200", 90, 132, 3)
+    gpu = Gpu("a GPU for which few rows are many", 90, 3, 3)
     gpu.given = []
     dispatcher = on(gpu, {UNION: "1"})
     assert dispatcher.workspace_bytes(rows=16, candidates=512) == 16_000
     assert dispatcher.workspace_bytes(rows=16, candidates=512, query_heads=26) == 0
+    assert dispatcher.workspace_bytes(rows=9, candidates=512, kv_heads=1, query_heads=12) == 0
     assert on(gpu).workspace_bytes(rows=16, candidates=512) == 0
 
     def prepared(rows: int, stream: int, **more: Any) -> PreparedCall:
@@ -590,9 +591,9 @@ def test_rows_that_share_have_a_workspace_of_their_stream(on: Callable[..., Disp
 
 
 def test_explain_says_when_rows_share_and_why_they_cannot(on: Callable[..., Dispatcher]) -> None:
-    taken, *others = on(H200, {UNION: "1"}).choose(rows=128, candidates=2048, context=32768).explain()
+    taken, *others = on(H200, {UNION: "1"}).choose(rows=256, candidates=2048, context=32768).explain()
     assert taken == (
-        "int8-union prefill, 1 split of at most 32 tiles, 256 CTAs, by rule: four rows in one CTA per KV head where "
+        "int8-union prefill, 1 split of at most 32 tiles, 512 CTAs, by rule: four rows in one CTA per KV head where "
         "their lists are alike, else one CTA per row and KV head, unsplit"
     )
     assert not any(line.startswith("  int8-union prefill refused") for line in others)
@@ -601,8 +602,10 @@ def test_explain_says_when_rows_share_and_why_they_cannot(on: Callable[..., Disp
         (A100, {UNION: "1"}, {}, "SM: needs 90, found 80"),
         (H200, {UNION: "1"}, {"context": 131073}, "context: needs at most 131072, found 131073"),
         (H200, {UNION: "1"}, {"query_heads": 26}, "group: needs at most 12 query heads per KV head, found 13"),
-    ):
-        chosen = on(gpu, options).choose(rows=128, candidates=2048, **sizes)
+        (H200, {UNION: "1"}, {"rows": 128}, "rows x KV heads: needs more than 3 for each multiprocessor, which int8-ws "
+         "runs at once, found 256 for 132"),
+    ):  # fmt: skip
+        chosen = on(gpu, options).choose(**{"rows": 256, "candidates": 2048, **sizes})
         assert f"  int8-union prefill refused by {said}" in chosen.explain()
 
 

@@ -13,6 +13,7 @@ from dsa_bench.dispatch.gates import (
     GATES,
     UNION_CONTEXT,
     UNION_GROUP,
+    WS_CTAS_PER_SM,
     CallFacts,
     KernelChoice,
     KernelName,
@@ -37,7 +38,7 @@ def call(rows: int, candidates: int = 2048, **changes: Any) -> CallFacts:
     addresses = {name: 0x7F0000000000 + misaligned.get(name, 0) for name in TENSORS}
     fields: dict[str, Any] = {
         "rows": rows, "candidates": candidates, "query_heads": 24, "kv_heads": 2, "head_size": 256, "scale": 1 / 16,
-        "addresses": addresses, "site": site(),
+        "addresses": addresses, "site": site(), "sms": 132,
     }  # fmt: skip
     return CallFacts(**(fields | changes))
 
@@ -49,7 +50,7 @@ def choice(facts: CallFacts, **options: str) -> KernelChoice:
 BASE: dict[KernelName, CallFacts] = {
     "int8-digits decode": call(1, preferred="int8-digits"),
     "int8-tc decode": call(8),
-    "int8-union prefill": call(128, context=8192),
+    "int8-union prefill": call(256, context=8192),
     "int8-ws prefill": call(128),
     "int8-tc prefill": call(128, site=site(80, 80)),  # which int8-ws leaves to it
     "bf16 prefill": call(128, scale=2.0),  # which both leave to it
@@ -118,11 +119,12 @@ ALONE: dict[KernelName, dict[str, Any]] = {
         "ep.cuda.dsa_prefill_int8_ws": {"dsa_prefill_int8_ws": "0", "answers": "int8-tc prefill"},
         "ep.cuda.dsa_prefill_int8_union": {"dsa_prefill_int8_union": "0"},
         "ep.cuda.dsa_prefill_kernel": {"dsa_prefill_kernel": "0", "answers": "decode_grouped"},
-        "rows": {"rows": 7, "query_heads": 2, "answers": "decode_grouped"},
-        "prefill path": {"rows": 8, "dsa_decode_int8_tc": "0", "answers": "decode_grouped"},
+        "rows": {"rows": 7, "query_heads": 2, "sms": 4, "answers": "decode_grouped"},
+        "prefill path": {"rows": 8, "sms": 4, "dsa_decode_int8_tc": "0", "answers": "decode_grouped"},
         "group": {"query_heads": 26},
         "candidates": {"candidates": 511, "answers": "int8-tc prefill"},
         "context": {"context": 131073},
+        "rows x KV heads": {"rows": 198},
         "head size": {"head_size": 128, "answers": "decode_grouped"},
         "scale": {"scale": 1.0000001, "answers": "bf16 prefill"},
         "exact sums": {"candidates": 2**20 + 1, "answers": "bf16 prefill"},
@@ -204,11 +206,31 @@ def test_limits_of_int8_union_are_its_kernels(root: Path) -> None:
     limits = {name: int(value) for name, value in re.findall(r"constexpr int (kMax\w+) = (\d+);", text)}
     assert (limits["kMaxGroup"], limits["kMaxContext"]) == (UNION_GROUP, UNION_CONTEXT)
     assert "unions 16-byte aligned" in text
+    ws = (root / "kernels/dsa/int8_ws.cuh").read_text()
+    assert f"constexpr int kResident = INT8_WS_WGMMA ? {WS_CTAS_PER_SM} : " in ws
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kernel"),
+    [
+        ({"rows": 198}, "int8-ws prefill"), ({"rows": 199}, "int8-union prefill"),
+        ({"rows": 99, "kv_heads": 4, "query_heads": 48}, "int8-ws prefill"),
+        ({"rows": 100, "kv_heads": 4, "query_heads": 48}, "int8-union prefill"),
+        ({"rows": 171, "sms": 114}, "int8-ws prefill"), ({"rows": 172, "sms": 114}, "int8-union prefill"),
+    ],
+)  # fmt: skip
+def test_rows_share_where_int8_ws_does_not_run_all_at_once(sizes: dict[str, int], kernel: KernelName) -> None:
+    chosen = choice(call(**{"context": 8192, **sizes}), dsa_prefill_int8_union="1")
+    assert chosen.kernel == kernel
+    of_union = [str(gate) for gate in chosen.refusals if gate.kernel == "int8-union prefill"]
+    row_heads, sms = sizes["rows"] * sizes.get("kv_heads", 2), sizes.get("sms", 132)
+    said = "rows x KV heads: needs more than 3 for each multiprocessor, which int8-ws runs at once, found "
+    assert of_union == ([f"{said}{row_heads} for {sms}"] if kernel == "int8-ws prefill" else [])
 
 
 def test_code_without_rows_that_share_leaves_all_to_int8_ws() -> None:
     """On SM 9.0 with code of older PTX the kernels of int8-union take no row, and cost two launches."""
-    chosen = choice(call(128, site=site(90, 80)), dsa_prefill_int8_union="1")
+    chosen = choice(call(256, site=site(90, 80)), dsa_prefill_int8_union="1")
     assert chosen.kernel == "int8-ws prefill"
     (gate,) = (gate for gate in chosen.refusals if gate.kernel == "int8-union prefill")
     assert str(gate) == "PTX: needs a loaded PTX target of at least 90, found 80"
@@ -228,7 +250,7 @@ def test_decode_needs_every_wide_pointer_at_16_bytes(name: str, offset: int) -> 
 @pytest.mark.parametrize("name", ["query", "key", "value", "key_scale", "value_scale"])
 def test_prefill_needs_what_it_reads_wide_at_16_bytes(name: str, offset: int) -> None:
     """D7, and the query, which the kernel here reads wide. The BF16 kernel has scalar loads."""
-    refused = choice(call(128, **{name: offset}), dsa_prefill_int8_union="1")
+    refused = choice(call(256, **{name: offset}), dsa_prefill_int8_union="1")
     assert refused.kernel == "bf16 prefill"
     for kernel in ("int8-union prefill", "int8-ws prefill", "int8-tc prefill"):
         assert [gate.name for gate in refused.refusals if gate.kernel == kernel] == [f"{name} alignment"]
@@ -289,7 +311,7 @@ def test_the_paths(rows: int, query_heads: int, candidates: int, kernel: str) ->
 
 def test_each_switch_changes_its_own_kernel() -> None:
     def kernels(**options: str) -> tuple[str, str]:
-        return choice(call(8), **options).kernel, choice(call(128), **options).kernel
+        return choice(call(8), **options).kernel, choice(call(256), **options).kernel
 
     assert kernels() == ("int8-tc decode", "int8-ws prefill")
     assert kernels(dsa_decode_int8_tc="0") == ("decode_grouped", "int8-ws prefill")
@@ -300,7 +322,7 @@ def test_each_switch_changes_its_own_kernel() -> None:
     assert kernels(dsa_prefill_kernel="0") == ("int8-tc decode", "decode_grouped")
     defaults = resolve_options({}, {})
     assert choose_kernel(call(8), defaults).kernel == "decode_grouped"
-    assert choose_kernel(call(128), defaults).kernel == "bf16 prefill"
+    assert choose_kernel(call(256), defaults).kernel == "bf16 prefill"
 
 
 def test_a_large_scale_leaves_the_tensor_cores_int8() -> None:

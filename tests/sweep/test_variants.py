@@ -34,13 +34,14 @@ def taken(op: Op, rows: int, **failed: str) -> str:
 
 def test_each_operator_is_asked_about_its_own_kernels() -> None:
     assert taken("decode", 8) == "int8-digits decode"
-    assert taken("prefill", 128) == "int8-union prefill"
-    assert taken("prefill", 128, prefill_int8_union="it did not compile") == "int8-ws prefill"
+    assert taken("prefill", 256) == "int8-union prefill"
+    assert taken("prefill", 128) == "int8-ws prefill"
+    assert taken("prefill", 256, prefill_int8_union="it did not compile") == "int8-ws prefill"
 
 
 @pytest.mark.parametrize(
     ("op", "rows", "said"),
-    [("decode", 128, "takes int8-union prefill for"), ("prefill", 8, "takes int8-digits decode for")],
+    [("decode", 256, "takes int8-union prefill for"), ("prefill", 8, "takes int8-digits decode for")],
 )
 def test_a_cell_of_the_other_operator_is_refused_as_the_dispatcher_takes_it(op: Op, rows: int, said: str) -> None:
     """Not by what the backend of this one has not loaded."""
