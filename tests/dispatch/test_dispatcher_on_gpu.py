@@ -46,6 +46,8 @@ BOUNDS = {
 }  # fmt: skip
 POISON_BITS = 0x7F00
 """BF16 1.7e38, which no output takes."""
+MANY = 200
+"""Rows, with 2 KV heads, that `int8-ws` does not run all at once on 132 multiprocessors: they may share."""
 
 
 @pytest.fixture(autouse=True)
@@ -95,8 +97,8 @@ def both(with_options: Callable[..., Dispatcher]) -> Dispatcher:
 def union(with_options: Callable[..., Dispatcher]) -> Dispatcher:
     """With prefill whose rows may share; skipped where the device has no such kernel."""
     dispatcher = with_options(dsa_prefill_int8_tc="1", dsa_prefill_int8_union="1")
-    if dispatcher.choose(rows=128, candidates=2048).kernel != "int8-union prefill":
-        pytest.skip("rows share on SM 9.0 alone")
+    if dispatcher.choose(rows=MANY, candidates=2048).kernel != "int8-union prefill":
+        pytest.skip("rows share on SM 9.0 alone, and on more than 133 multiprocessors more rows than these")
     return dispatcher
 
 
@@ -179,8 +181,9 @@ def kernels_seen(cupy: Any, call: PreparedCall) -> list[str]:
         ({}, 128, 2048, ["prefill_bf16"]),
         ({"dsa_prefill_int8_tc": "1", "dsa_prefill_int8_ws": "0"}, 128, 2048, ["prefill_int8_tc"]),
         ({"dsa_prefill_int8_tc": "1"}, 128, 2048, ["prefill_int8_ws_few"]),
-        ({"dsa_prefill_int8_tc": "1", "dsa_prefill_int8_union": "1"}, 128, 2048,
-         ["prefill_unite", "prefill_int8_union", "prefill_int8_ws_few"]),
+        ({"dsa_prefill_int8_tc": "1", "dsa_prefill_int8_union": "1"}, 128, 2048, ["prefill_int8_ws_few"]),
+        ({"dsa_prefill_int8_tc": "1", "dsa_prefill_int8_union": "1"}, MANY, 2048,
+         ["prefill_unite", "prefill_int8_union", "prefill_int8_ws"]),
         ({"dsa_prefill_int8_tc": "1"}, 8, 256, ["prefill_int8_tc"]),
         ({"dsa_prefill_int8_tc": "1"}, 300, 512, ["prefill_int8_ws"]),
         ({"dsa_prefill_int8_tc": "1", "dsa_prefill_kernel": "0"}, 128, 2048, ["decode_grouped", "merge_partials"]),
@@ -535,44 +538,45 @@ def shared(workspace: Any, rows: int) -> list[int]:
 def test_rows_that_select_alike_share_and_the_others_are_those_of_int8_ws(
     union: Dispatcher, on: Dispatcher, cupy: Any, stream: Any
 ) -> None:
-    inputs = inputs_of(22, selection=ALIKE)
+    rows = MANY + 2
+    inputs = inputs_of(rows, selection=ALIKE)
     inputs.selected[9] = -1
     arrays, alone = on_cupy(cupy, inputs), on_cupy(cupy, inputs)
-    workspace = space(union, cupy, 22)
+    workspace = space(union, cupy, rows)
     call = union.prepare(**arrays, scale=inputs.scale, stream=stream, workspace=workspace)
     before = on.prepare(**alone, scale=inputs.scale, stream=stream)
     assert (call.choice.kernel, before.choice.kernel) == ("int8-union prefill", "int8-ws prefill")
     call.launch()
     before.launch()
     stream.synchronize()
-    taken = [1] * 8 + [0] * 4 + [1] * 8 + [0] * 2
-    assert shared(workspace, 22) == taken
+    taken = [1] * 8 + [0] * 4 + [1] * (MANY - 12) + [0] * 2
+    assert shared(workspace, rows) == taken
     out, of_ws = arrays["out"].get(), alone["out"].get()
     check(call, inputs, out)
     check(before, inputs, of_ws)
     same = [np.array_equal(one, other) for one, other in zip(out, of_ws, strict=True)]
-    assert all(same[row] for row in range(22) if not taken[row])
+    assert all(same[row] for row in range(rows) if not taken[row])
     assert not all(same), "rows that share add their candidates in another order"
 
 
 def test_a_graph_sees_which_rows_share(union: Dispatcher, cupy: Any, stream: Any) -> None:
     """The launches are the same, whatever the lists are."""
-    inputs, apart = inputs_of(16, selection=ALIKE), inputs_of(16)
-    arrays, workspace = on_cupy(cupy, inputs), space(union, cupy, 16)
+    inputs, apart, half = inputs_of(MANY, selection=ALIKE), inputs_of(MANY), MANY // 2
+    arrays, workspace = on_cupy(cupy, inputs), space(union, cupy, MANY)
     call = union.prepare(**arrays, scale=inputs.scale, stream=stream, workspace=workspace)
     graph = captured(call, cupy, stream)
     alike = inputs.selected.copy()
     for lists, taken in (
-        (alike, [1] * 16), (apart.selected, [0] * 16), (np.where(np.arange(2048) < 65, alike, -1), [1] * 16),
-        (np.concatenate([apart.selected[:8], alike[8:]]), [0] * 8 + [1] * 8), (np.full_like(alike, -1), None),
-        (alike, [1] * 16),
+        (alike, [1] * MANY), (apart.selected, [0] * MANY), (np.where(np.arange(2048) < 65, alike, -1), [1] * MANY),
+        (np.concatenate([apart.selected[:half], alike[half:]]), [0] * half + [1] * half),
+        (np.full_like(alike, -1), None), (alike, [1] * MANY),
     ):  # fmt: skip
         inputs.selected[:] = lists
         arrays["selected"].set(inputs.selected)
         arrays["out"].fill(POISON_BITS)
         replay(graph, cupy, stream)
         check(call, inputs, arrays["out"].get())
-        assert taken is None or shared(workspace, 16) == taken
+        assert taken is None or shared(workspace, MANY) == taken
     of_graph = arrays["out"].get()
     call.launch()
     stream.synchronize()
@@ -581,7 +585,7 @@ def test_a_graph_sees_which_rows_share(union: Dispatcher, cupy: Any, stream: Any
 
 def test_two_streams_share_no_unions(union: Dispatcher, cupy: Any) -> None:
     """Side by side, one with rows that share and one without, and of another number."""
-    cells = [inputs_of(40, selection=ALIKE), inputs_of(36), inputs_of(40, selection=ALIKE, seed=7)]
+    cells = [inputs_of(MANY, selection=ALIKE), inputs_of(MANY + 4), inputs_of(MANY, selection=ALIKE, seed=7)]
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in cells]
     arrays = [on_cupy(cupy, inputs) for inputs in cells]
     calls = [
@@ -600,12 +604,12 @@ def test_two_streams_share_no_unions(union: Dispatcher, cupy: Any) -> None:
 def test_calls_of_one_stream_follow_each_other_in_its_workspace(union: Dispatcher, cupy: Any, stream: Any) -> None:
     """Prefill's unions and decode's partials alike; a call keeps the workspace that it was prepared with."""
     prepared: list[tuple[PreparedCall, SparseInputs, Any]] = []
-    for rows, selection in ((20, ALIKE), (8, "sorted"), (64, ALIKE), (12, "sorted")):
+    for rows, selection in ((MANY, ALIKE), (8, "sorted"), (MANY + 60, ALIKE), (MANY + 4, "sorted")):
         inputs = inputs_of(rows, selection=selection)
         arrays = on_cupy(cupy, inputs)
         prepared.append((union.prepare(**arrays, scale=inputs.scale, stream=stream), inputs, arrays["out"]))
-    first, decode, *_ = prepared
-    assert (first[0].choice.kernel, decode[0].choice.kernel) == ("int8-union prefill", "decode_grouped")
+    kernels = [call.choice.kernel for call, *_ in prepared]
+    assert kernels == ["int8-union prefill", "decode_grouped", "int8-union prefill", "int8-union prefill"]
     for _ in range(50):
         for call, *_ in prepared:
             call.launch()
@@ -622,9 +626,9 @@ def test_alignment_of_what_rows_share(
     name: str, offset: int, kernel: str, union: Dispatcher, cupy: Any, stream: Any
 ) -> None:
     """D7: unions are read 16 bytes at a time, lists wherever they are."""
-    inputs = inputs_of(20, selection=ALIKE)
+    inputs = inputs_of(MANY, selection=ALIKE)
     arrays = on_cupy(cupy, inputs)
-    arrays["workspace"] = space(union, cupy, 20)
+    arrays["workspace"] = space(union, cupy, MANY)
     memory = cupy.zeros(arrays[name].nbytes + 256, np.uint8)
     moved = memory[offset : offset + arrays[name].nbytes].view(arrays[name].dtype).reshape(arrays[name].shape)
     moved[...] = arrays[name]
@@ -636,12 +640,12 @@ def test_alignment_of_what_rows_share(
     stream.synchronize()
     check(call, inputs, arrays["out"].get())
     if kernel == "int8-union prefill":
-        assert shared(arrays["workspace"], 20) == [1] * 20
+        assert shared(arrays["workspace"], MANY) == [1] * MANY
 
 
 def test_a_workspace_that_the_unions_do_not_fit_is_refused(union: Dispatcher, cupy: Any, stream: Any) -> None:
-    inputs = inputs_of(20, selection=ALIKE)
-    arrays, workspace = on_cupy(cupy, inputs), space(union, cupy, 20)
+    inputs = inputs_of(MANY, selection=ALIKE)
+    arrays, workspace = on_cupy(cupy, inputs), space(union, cupy, MANY)
     needed = workspace.nbytes
-    with pytest.raises(WorkspaceTooSmall, match=f"holds {needed - 1} bytes, the unions of 20 rows need {needed}; "):
+    with pytest.raises(WorkspaceTooSmall, match=f"holds {needed - 1} bytes, the unions of {MANY} rows need {needed}; "):
         union.prepare(**arrays, scale=inputs.scale, stream=stream, workspace=workspace[:-1])
