@@ -60,6 +60,17 @@ def test_rms_rules() -> None:
     assert measured([math.nan, 1.0], expected, Tolerance("rms", 1.0)).used == math.inf
 
 
+def test_the_rms_of_a_tail_is_that_of_the_worst_row() -> None:
+    """A row of large outputs would hide what another is off by, and a row that is no number is not passed over."""
+    expected = np.array([[[1024.0, 1024.0]], [[1.0, 1.0]]])
+    oracle, tolerance = Reference(np.arange(2), expected), Tolerance("tail rms", 1e-3)
+    found = expected + np.array([[[0.0, 0.0]], [[0.003, 0.004]]])
+    assert measure(found, oracle, tolerance, NONE).used == pytest.approx(math.sqrt(12.5))
+    for row in range(2):
+        found[row] = math.nan
+        assert measure(found, oracle, tolerance, NONE).used == math.inf
+
+
 def test_runs_are_pooled_in_squares() -> None:
     errors = [Error(0, (), 0, 0, 0, squares) for squares in ((4.0, 1.0), (5.0, 3.5))]
     assert pooled_share(errors, Tolerance("rms over floor", 1.0)) == pytest.approx(math.sqrt(2))
