@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Cases of whole rows of random candidates: lists, heads, scales, tails."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import e
@@ -15,6 +15,7 @@ from dsa_bench.oracle.cases.case import BOUND, Case, Limit, Setting, Tolerance
 
 HEAD_SIZE = 256
 EVERY_SPLIT = (0, 1, 2, 3, 64)
+TAIL = Tolerance("tail rms", 2e-3)
 Draw = Callable[..., SparseInputs]
 
 
@@ -114,22 +115,32 @@ def _row_logits(inputs: SparseInputs) -> Iterator[tuple[int, int, F64]]:
 
 
 def _spread_sink(lead: float) -> SparseInputs:
-    """The first candidate's logit is `lead` nats above the mean + 2 standard deviations of the others, its value zero.
+    """The first candidate is a sink, and all channels take part in its logits.
 
-    Its key is the shortest that gives every head of the group its logit, so that all channels take part. The others'
-    codes are half as large as a model's and the queries twice, so that INT8 can hold that key.
+    Codes are half as large as a model's and queries twice, so that INT8 can hold its key.
     """
     inputs = row_inputs(rows=1, valid=2048, entries=2048, seed=5, query_std=2.8, key_std=20.0)
-    sink = int(inputs.selected[0, 0])
-    inputs.value[:, sink] = 0
-    for _, kv_head, x in _row_logits(inputs):
-        rows_of_key = inputs.scale * folded_query(inputs, 0, kv_head)
+    set_sinks(inputs, [int(inputs.selected[0, 0])], lead)
+    return inputs
+
+
+def set_sinks(inputs: SparseInputs, sinks: Sequence[int], lead: float) -> None:
+    """The logits of these positions are `lead` nats above the mean + 2 standard deviations of a row's others, and their
+    values zero.
+
+    They have one key, the shortest that gives every head of every row that logit.
+    """
+    positions, rows = list(sinks), range(inputs.shape.rows)
+    inputs.value[:, positions] = 0
+    tails = [sorted(set(candidate_positions(inputs, row)).difference(positions)) for row in rows]
+    for kv_head in range(inputs.shape.kv_heads):
+        rows_of_key = inputs.scale * np.concatenate([folded_query(inputs, row, kv_head) for row in rows])
+        target = np.concatenate([_sink_target(logits(inputs, row, kv_head, tails[row]), lead) for row in rows])
         code = np.zeros(HEAD_SIZE)
         for _ in range(20):  # what clipping takes, the other channels make up for
-            missing = _sink_target(x[:, 1:], lead) - rows_of_key @ code
+            missing = target - rows_of_key @ code
             code = np.clip(code + np.linalg.lstsq(rows_of_key, missing, rcond=None)[0], -127, 127)
-        inputs.key[kv_head, sink] = np.rint(code)
-    return inputs
+        inputs.key[kv_head, positions] = np.rint(code)
 
 
 def _single_channel_sink(lead: float) -> SparseInputs:
@@ -155,7 +166,7 @@ def _sink_case(lead: int, *limits: Limit) -> Case:
         f"a candidate without a value, {lead} nats above the tail that is the output",
         _one(f"{lead} nats", partial(_spread_sink, float(lead))),
         tiles_per_split=(0, 64),
-        tolerance=Tolerance("tail rms", 2e-3),
+        tolerance=TAIL,
         limits=limits,
     )
 
