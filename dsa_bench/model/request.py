@@ -46,10 +46,12 @@ DIGITS_EMULATION = "emulation-digits"
 """That of int8-digits."""
 WS_EMULATION = "emulation-ws"
 """That of int8-ws."""
-EMULATIONS = (EMULATION, BF16_EMULATION, DIGITS_EMULATION, WS_EMULATION)
+UNION_EMULATION = "emulation-union"
+"""That of int8-union."""
+EMULATIONS = (EMULATION, BF16_EMULATION, DIGITS_EMULATION, WS_EMULATION, UNION_EMULATION)
 CHECKED_KERNELS: dict[Op, tuple[str, ...]] = {
     "decode": (*KERNELS["decode"], EMULATION, DIGITS_EMULATION),
-    "prefill": (*KERNELS["prefill"], EMULATION, BF16_EMULATION, WS_EMULATION),
+    "prefill": (*KERNELS["prefill"], EMULATION, BF16_EMULATION, WS_EMULATION, UNION_EMULATION),
 }
 RULED_KERNELS = ("int8-tc", EMULATION, DIGITS_EMULATION)
 """Kernels whose splits a named rule may choose (dsa_bench.splits.registry)."""

@@ -82,12 +82,12 @@ class _Cta:
         """The scores, and nats per unit of each head."""
         finite = np.isfinite(np.abs(self._folded).sum(axis=1))
         folded = np.where(finite[:, None], self._folded, 0.0)
-        units, exponent = fixed_point(folded)
         if self.path == "two":
-            exponent = exponent + 16
-            upper = np.rint(np.ldexp(folded, -exponent[:, None])) @ self._keys.T
+            digits, exponent = two_digits(folded)
+            upper = digits @ self._keys.T
             scores = _Scores(upper, upper, np.zeros_like(upper))
         else:
+            units, exponent = fixed_point(folded)
             low = np.mod(units + 32896, WORD) - 32896  # 128 * 257: two digits together, each in [-128, 127]
             upper, lower = ((units - low) / WORD) @ self._keys.T, low @ self._keys.T
             scores = _Scores(units @ self._keys.T, upper, lower)
@@ -127,7 +127,7 @@ class _Cta:
                     return None
             p = exp2(log2)
             l = l + p.sum(axis=1, dtype=np.float32)  # noqa: E741
-            acc = _add_values(acc, p.astype(np.float16).astype(np.float64), self._values[own])
+            acc = add_values(acc, p.astype(np.float16).astype(np.float64), self._values[own])
         inverse = np.float32(1) / l[:, None]
         return np.where(l[:, None] == 0, np.float32(0), acc * inverse * self._value_scale)
 
@@ -156,7 +156,13 @@ class _Cta:
         return (high * WORD + (lower - reference_lower).astype(np.float32).astype(np.float64)).astype(np.float32)
 
 
-def _add_values(acc: F32, p: F64, values: F64) -> F32:
+def two_digits(folded: F64) -> tuple[F64, F64]:
+    """Each head's channels in whole units, of two digits, and the exponent of the unit; rounded once."""
+    _, exponent = fixed_point(folded)
+    return np.rint(np.ldexp(folded, -(exponent + 16)[:, None])), exponent + 16
+
+
+def add_values(acc: F32, p: F64, values: F64) -> F32:
     for first in range(0, len(values), MMA_K):
         part = slice(first, first + MMA_K)
         acc = toward_zero(acc + p[:, part] @ values[part])

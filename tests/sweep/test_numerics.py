@@ -63,7 +63,7 @@ def test_every_prefill_kernel_holds_or_has_declared_its_limit(backend: CpuBacken
     kernels = CHECKED_KERNELS["prefill"]
     for result in check_cases([PREFILL_CASES[name]], kernels, backend):
         expected = "limit" if (name, result.kernel) in PREFILL_LIMITS else "ok"
-        if name == "softmax-scale" and result.kernel in ("emulation", "emulation-ws"):
+        if name == "softmax-scale" and result.kernel in ("emulation", "emulation-ws", "emulation-union"):
             expected = "refused"
         assert result.status == expected, (result.kernel, result.reason)
         assert result.setting is None or result.setting.endswith(", 1 splits")
@@ -164,7 +164,7 @@ def test_choices() -> None:
     assert chosen_kernels(None, "cuda") == ["previous", "int8-tc", "int8-digits"]
     assert chosen_kernels(None, "cuda", "prefill") == ["previous", "int8-tc", "int8-ws", "int8-union"]
     assert chosen_kernels(["int8-tc"], "cuda") == ["int8-tc"]
-    emulations = ["emulation", "emulation-bf16", "emulation-ws"]
+    emulations = ["emulation", "emulation-bf16", "emulation-ws", "emulation-union"]
     assert chosen_kernels(None, "cpu", "prefill") == ["previous", "int8-tc", "int8-ws", "int8-union", *emulations]
     assert [case.name for case in chosen_cases([], "prefill")] == list(PREFILL_CASES)
     for name in emulations:

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,23 @@ from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import BF16_EMULATION, DIGITS, DIGITS_EMULATION, EMULATION, WS, WS_EMULATION
-from dsa_bench.oracle import emulation, emulation_ws
+from dsa_bench.model.request import (
+    BF16_EMULATION,
+    DIGITS,
+    DIGITS_EMULATION,
+    EMULATION,
+    UNION,
+    UNION_EMULATION,
+    WS,
+    WS_EMULATION,
+)
+from dsa_bench.model.shape import ceil_div
+from dsa_bench.oracle import emulation, emulation_union, emulation_ws
 from dsa_bench.oracle.attention import F64
 from dsa_bench.oracle.emulation_bf16 import attend_row_bf16
 from dsa_bench.oracle.emulation_digits import attend_row_digits
 from dsa_bench.oracle.survey import Look, survey
-from dsa_bench.oracle.tolerance import bf16_bound, digits_bound, fp16_bound, fp32_bound, ws_bound
+from dsa_bench.oracle.tolerance import bf16_bound, digits_bound, fp16_bound, fp32_bound, union_bound, ws_bound
 from dsa_bench.splits.geometry import CpuSparse, SparseGeometry
 
 
@@ -57,8 +67,12 @@ def cpu_kernel_hash(kernel: str) -> str:
     return hashlib.sha256(f"{kernel}\0{np.__version__}\0".encode() + source).hexdigest()[:16]
 
 
-EMULATED_BY_PATHS = (EMULATION, WS_EMULATION)
-"""Emulations of kernels whose CTAs choose among paths."""
+EMULATED_PATHS = {
+    EMULATION: emulation.PATHS,
+    WS_EMULATION: emulation_ws.PATHS,
+    UNION_EMULATION: emulation_union.PATHS,
+}
+"""Of emulations of kernels whose CTAs choose among paths."""
 
 
 class CpuBackend:
@@ -84,6 +98,7 @@ class CpuBackend:
     def bound(self, kernel: str, inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
         own = {
             EMULATION: fp16_bound, BF16_EMULATION: bf16_bound, DIGITS_EMULATION: digits_bound, WS_EMULATION: ws_bound,
+            UNION_EMULATION: union_bound,
         }  # fmt: skip
         bound = own.get(kernel, fp32_bound)
         return bound(inputs, rows, out, look)
@@ -126,7 +141,7 @@ class CpuSparseBuffers:
         self._paths: dict[str, list[dict[str, int]]] = {}
 
     def launcher(self, variant: VariantPlan) -> Launch:
-        if variant.kernel in EMULATED_BY_PATHS:
+        if variant.kernel in EMULATED_PATHS:
             return self._emulated_launch(variant)
         if variant.kernel == BF16_EMULATION:
             return self._bf16_launch()
@@ -136,13 +151,12 @@ class CpuSparseBuffers:
 
     def paths(self, variant: VariantPlan) -> dict[str, int] | None:
         """See backends.base.TellsPaths: the emulation can tell; the other kernels compute in one way."""
-        if variant.kernel not in EMULATED_BY_PATHS:
+        if variant.kernel not in EMULATED_PATHS:
             return None
         if variant.name not in self._paths:
             self._emulated_launch(variant)(0)
         taken = self._paths[variant.name]
-        names = emulation_ws.PATHS if variant.kernel == WS_EMULATION else emulation.PATHS
-        return {path: sum(of_row_head[path] for of_row_head in taken) for path in names}
+        return {path: sum(of_row_head[path] for of_row_head in taken) for path in EMULATED_PATHS[variant.kernel]}
 
     def fill_output(self, value: float) -> None:
         self._out[:] = value
@@ -191,22 +205,26 @@ class CpuSparseBuffers:
 
     def _emulated_launch(self, variant: VariantPlan) -> Launch:
         shape = self._inputs.shape
-        self._refuse_beyond_scale(WS if variant.kernel == WS_EMULATION else "int8-tc")
+        self._refuse_beyond_scale({WS_EMULATION: WS, UNION_EMULATION: UNION}.get(variant.kernel, "int8-tc"))
+        step = emulation_union.ROWS if variant.kernel == UNION_EMULATION else 1
 
-        def attend_row_head(task: int) -> None:
-            row, kv_head = divmod(task, shape.kv_heads)
-            out, paths[task] = attend(row, kv_head)
-            self._store(row, kv_head, out)
+        def attend_rows(task: int) -> None:
+            first, kv_head = task // shape.kv_heads * step, task % shape.kv_heads
+            for row, emulated in enumerate(attend(first, kv_head), first):
+                paths[row * shape.kv_heads + kv_head] = emulated.paths
+                self._store(row, kv_head, emulated.out)
 
         def launch(_: int) -> None:
-            self._run(attend_row_head, shape.row_heads)
+            self._run(attend_rows, ceil_div(shape.rows, step) * shape.kv_heads)
             self._paths[variant.name] = paths
 
-        def attend(row: int, kv_head: int) -> emulation.Emulated:
+        def attend(row: int, kv_head: int) -> Sequence[emulation.Emulated]:
+            if variant.kernel == UNION_EMULATION:
+                return emulation_union.attend_neighbours(self._inputs, row, kv_head)
             if variant.kernel == WS_EMULATION:
-                return emulation_ws.attend_row_ws(self._inputs, row, kv_head)
+                return [emulation_ws.attend_row_ws(self._inputs, row, kv_head)]
             arithmetic = emulation.kernel_arithmetic(shape.op)
-            return emulation.attend_row(self._inputs, row, kv_head, variant.split, arithmetic)
+            return [emulation.attend_row(self._inputs, row, kv_head, variant.split, arithmetic)]
 
         paths: list[dict[str, int]] = [{} for _ in range(shape.row_heads)]
         return launch

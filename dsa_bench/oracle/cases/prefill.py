@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from dsa_bench.model.inputs import SparseInputs
-from dsa_bench.model.request import UNION, WS, WS_EMULATION
+from dsa_bench.model.request import UNION, UNION_EMULATION, WS, WS_EMULATION
 from dsa_bench.oracle.cases.case import BOUND, Case, Limit, Setting, Tolerance
 from dsa_bench.oracle.cases.neighbours import NEIGHBOURS
 from dsa_bench.oracle.cases.pairs import DEEP
@@ -97,7 +97,8 @@ def _ws_limits(case: str) -> tuple[Limit, ...]:
     if case not in _WS:
         return ()
     reason, times = _WS[case]
-    return *(Limit(kernel, reason, times, "cuda") for kernel in (WS, UNION)), Limit(WS_EMULATION, reason, times)
+    on_gpu = (Limit(kernel, reason, times, "cuda") for kernel in (WS, UNION))
+    return *on_gpu, *(Limit(kernel, reason, times) for kernel in (WS_EMULATION, UNION_EMULATION))
 
 
 _COARSE = "keys, values and probabilities have BF16's 8 bits"

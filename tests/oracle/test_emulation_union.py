@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: MIT
+"""Rows that share tiles in NumPy: whose constants, and which rows."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsa_bench.model.inputs import SparseInputs
+from dsa_bench.oracle import emulation_union as union
+from dsa_bench.oracle.cases.rows import row_inputs
+
+
+def test_the_constants_are_the_kernels(root: Path) -> None:
+    source = (root / "kernels/dsa/prefill_int8_union.cu").read_text()
+    found = {
+        name: float(value)
+        for name, value in re.findall(r"constexpr (?:int|unsigned|float) (\w+) = ([\d.]+)f?;", source)
+    }
+    assert found["kMargin"] == union.MARGIN
+    assert found["kEven"] == union.EVEN
+    assert found["kRows"] == union.ROWS
+    assert found["kMaxGroup"] == union.MOST_HEADS
+    assert found["kMaxContext"] == union.MOST_CONTEXT
+    assert found["kMostTiles"] * 64 == union.MOST_CANDIDATES
+    assert (found["kRun"], found["kSpan"]) == (union.RUN, union.SPAN)
+
+
+def alike(rows: int = 4, candidates: int = 512, context: int = 9000) -> SparseInputs:
+    """Rows that all have the first `candidates` positions."""
+    inputs = row_inputs(rows=rows, valid=1, entries=candidates, query_heads=2)
+    inputs.selected[:] = np.arange(candidates)
+    cache = np.zeros((2, context, 256), np.int8)
+    return SparseInputs(inputs.query, cache, cache, inputs.key_scale, inputs.value_scale, inputs.selected)
+
+
+def test_rows_share_where_their_lists_are_alike() -> None:
+    inputs = alike()
+    assert union.shared_candidates(inputs, 0).tolist() == list(range(512))
+    inputs.selected[3, 16:32] += 1000
+    assert len(union.shared_candidates(inputs, 0)) == 512 + 16
+    inputs.selected[3, 15] += 1000
+    assert len(union.shared_candidates(inputs, 0)) == 0, "fewer than half of its first 32"
+
+
+def test_rows_that_a_duplicate_an_empty_list_or_the_end_keeps_apart() -> None:
+    inputs = alike(rows=7)
+    assert len(union.shared_candidates(inputs, 4)) == 0, "three rows"
+    inputs.selected[2, 100] = 101
+    assert len(union.shared_candidates(inputs, 0)) == 0, "a duplicate"
+    inputs.selected[2] = -1
+    assert len(union.shared_candidates(inputs, 0)) == 0, "nothing"
+
+
+@pytest.mark.parametrize(("own", "size"), [(150, 720), (151, 0)])
+def test_a_union_is_at_most_two_thirds_of_its_lists(own: int, size: int) -> None:
+    inputs = alike()
+    inputs.selected[:, 120:] = -1
+    for row in range(4):
+        inputs.selected[row, 120 : 120 + own] = 120 + own * row + np.arange(own)
+    assert len(union.shared_candidates(inputs, 0)) == size
+
+
+@pytest.mark.parametrize(("candidates", "size"), [(4096, 4096), (4097, 0)])
+def test_a_union_is_at_most_4096(candidates: int, size: int) -> None:
+    assert len(union.shared_candidates(alike(candidates=candidates), 0)) == size
+
+
+@pytest.mark.parametrize("far", [16, 31])
+def test_runs_of_16_span_up_to_12_bits(far: int) -> None:
+    for span, size in ((4095, 32), (4096, 0)):
+        inputs = alike(candidates=32)
+        inputs.selected[:, far:] += (far - 1) // 16 * 16 + span - far
+        assert len(union.shared_candidates(inputs, 0)) == size
+
+
+def test_rows_that_do_not_share_are_those_of_int8_ws() -> None:
+    inputs = alike()
+    taken = [dict(one.paths) for one in union.attend_neighbours(inputs, 0, 0)]
+    assert taken == [{"union": 1}] * 4
+    inputs.query[1] = 1e4
+    taken = [dict(one.paths) for one in union.attend_neighbours(inputs, 0, 0)]
+    assert taken == [{"two": 1}, {"four": 1}, {"two": 1}, {"two": 1}], "none, if two digits do not do for one"
