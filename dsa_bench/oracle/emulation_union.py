@@ -35,7 +35,7 @@ RUN, SPAN = 16, 4096
 """So many candidates of a union span less than so many positions."""
 SHIFT = TOP - HEADROOM
 """log2 of what the FP16 probability tile holds of a reference."""
-MARGIN = np.float32(4)
+MARGIN = np.float32(3)
 """Bits of a new reference above the tile's maximum."""
 EVEN = np.float32(10)
 """Bits by which the maxima of the tile's quarters differ at most for that."""

@@ -136,10 +136,10 @@ def ws_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look
 def union_bound(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look = survey) -> F64:
     """Bound for the arithmetic of `int8-union`: as ws_bound, with rows that share their tiles on two digits.
 
-    probability   their reference lies up to 4 bits above the maximum, so FP16 holds at least 2^7 of the largest and
-                  flushes by 2^-25 / 2^7: (2^-11 + candidates * 2^-32) * v_max
+    probability   their reference lies up to 3 bits above the maximum, so FP16 holds at least 2^8 of the largest and
+                  flushes by 2^-25 / 2^8: (2^-11 + candidates * 2^-33) * v_max
     """
-    return _two_or_four_digits(inputs, rows, out, look, 2.0**-32)
+    return _two_or_four_digits(inputs, rows, out, look, 2.0**-33)
 
 
 def _two_or_four_digits(inputs: SparseInputs, rows: NDArray[np.int64], out: F64, look: Look, flushed: float) -> F64:

@@ -27,11 +27,11 @@
 // Warps     Scores: warpgroup p has rows 2p and 2p + 1, by wgmma as consumers of prefill_int8_ws; lane t heads
 //           [3t, 3t + 3) of each. A row's probability of a candidate that it does not have is 0. Output: warpgroup p
 //           has channels [128p, 128p + 128) of all rows, warp w of it [64i + 16w, 64i + 16w + 16) of these, i = 0, 1.
-// Reference As of prefill_int8_ws, but 4 bits above the maximum of the tile that moves it, so that later tiles seldom
+// Reference As of prefill_int8_ws, but 3 bits above the maximum of the tile that moves it, so that later tiles seldom
 //           pass it; at the maximum if those of the tile's four quarters differ by more than 10 bits, or the row has no
 //           candidate in one: there may be a sink, below which FP16's whole range is needed.
 // Errors    As of path `two` of prefill_int8_ws, but a score is rounded to FP32 before the reference is subtracted, and
-//           p is off by 2^-32 of the largest in place of 2^-36.
+//           p is off by 2^-33 of the largest in place of 2^-36.
 // Debug     path_counts as of decode_int8_tc, by rows: 0 union, here; 1 two, 2 four, 3 single: of prefill_int8_ws.
 //           With a forced_path above 0 no row is taken. prefill_int8_ws, launched after it, gets path_counts + 1,
 //           and forced_path - 1 but at least -1.
@@ -296,7 +296,7 @@ constexpr int kPairHeads = 4 * kLaneHeads;  // head n of lane t is head kLaneHea
 constexpr int kHeads = 2 * kPairHeads;
 constexpr int kColumns = 2 * kPairHeads;                      // digits of a pair
 constexpr float kShift = int8_ws::kTop - int8_ws::kHeadroom;  // log2 of what the probability tile holds of a reference
-constexpr float kMargin = 4.f;                                // bits of a new reference above the tile's maximum
+constexpr float kMargin = 3.f;                                // bits of a new reference above the tile's maximum
 constexpr float kEven = 10.f;                                 // by which warps' maxima differ at most for that
 
 // Of a head: the exponential's argument is to_log2 * score, in units, + offset. So offset stands for the reference.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Rows that share tiles in NumPy: whose constants, and which rows."""
+"""Rows that share tiles in NumPy: whose constants, which rows, and how far above a maximum a reference may lie."""
 
 import re
 from pathlib import Path
@@ -7,9 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsa_bench.model.inputs import SparseInputs
+from dsa_bench.model.inputs import BF16, SparseInputs
 from dsa_bench.oracle import emulation_union as union
+from dsa_bench.oracle.attention import candidate_positions, logits, reference
+from dsa_bench.oracle.cases.catalog import PREFILL_CASES
 from dsa_bench.oracle.cases.rows import row_inputs
+from dsa_bench.oracle.verdict import measure
+
+SINKS = PREFILL_CASES["neighbour-sinks"]
 
 
 def test_the_constants_are_the_kernels(root: Path) -> None:
@@ -25,6 +30,46 @@ def test_the_constants_are_the_kernels(root: Path) -> None:
     assert found["kMaxContext"] == union.MOST_CONTEXT
     assert found["kMostTiles"] * 64 == union.MOST_CANDIDATES
     assert (found["kRun"], found["kSpan"]) == (union.RUN, union.SPAN)
+
+
+def used_by_sinks(margin: float) -> dict[str, float]:
+    """Setting -> the share of the tolerance that it uses."""
+    used: dict[str, float] = {}
+    for label, build in SINKS.settings:
+        inputs = build()
+        shared = union.shared_candidates(inputs, 0)
+        heads = [union.attend_union(inputs, 0, kv_head, shared, np.float32(margin)) for kv_head in range(2)]
+        out = np.concatenate(heads, axis=1).astype(BF16)
+        used[label] = measure(out, reference(inputs), SINKS.tolerance, np.zeros(1)).used
+    return used
+
+
+def test_references_3_bits_above_the_maximum_hold_every_sink() -> None:
+    assert max(used_by_sinks(float(union.MARGIN)).values()) <= 1
+
+
+def test_references_4_bits_above_it_lose_tails_below_sinks_in_all_quarters() -> None:
+    """Such sinks are taken for none; a quarter without one shows the others."""
+    assert {label for label, used in used_by_sinks(4).items() if used > 1} == {
+        "each quarter of the first tile, 16 nats",
+        "each quarter of the fourth tile, 16 nats",
+        "every eighth, 16 nats",
+    }
+
+
+def test_rows_with_sinks_share_and_lead_by_what_they_say() -> None:
+    for label, build in SINKS.settings:
+        inputs = build()
+        assert len(union.shared_candidates(inputs, 0)) == 500, label
+        for row in range(4):
+            positions = candidate_positions(inputs, row)
+            is_sink = (inputs.value[0, positions] == 0).all(axis=1)
+            assert is_sink.any() or (label.startswith("one of two rows") and row in (0, 3))
+            for kv_head in range(2):
+                x = logits(inputs, row, kv_head, positions)
+                tail = x[:, ~is_sink]
+                ends = (tail.mean(axis=1) + 2 * tail.std(axis=1))[:, None]
+                assert np.abs(x[:, is_sink] - ends - float(label.split()[-2])).max(initial=0.0) < 0.25
 
 
 def alike(rows: int = 4, candidates: int = 512, context: int = 9000) -> SparseInputs:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.oracle.cases.case import BOUND, Case, Setting
-from dsa_bench.oracle.cases.rows import row_inputs
+from dsa_bench.oracle.cases.rows import TAIL, row_inputs, set_sinks
 
 Positions = Sequence[int]
 CONTEXT = 523
@@ -17,9 +17,9 @@ MANY = range(20, 420)
 SINK = 200
 
 
-def _rows(*lists: Positions) -> SparseInputs:
+def _rows(*lists: Positions, query_std: float = 1.4, key_std: float = 40.0) -> SparseInputs:
     """Data like a model's with these lists, padded."""
-    inputs = row_inputs(rows=len(lists), valid=512)
+    inputs = row_inputs(rows=len(lists), valid=512, query_std=query_std, key_std=key_std)
     inputs.selected[:] = -1
     for row, positions in enumerate(lists):
         inputs.selected[row, : len(positions)] = positions
@@ -82,4 +82,47 @@ NEIGHBOURS = Case(
         for label, lists in settings.items()
     ),
     tolerance=BOUND,
+)
+
+_ALIKE = tuple(_without(range(500), *range(row + 1, 500, 40)) for row in range(4))
+_SINKS_OF_ALL: dict[str, Positions] = {
+    "one in the first tile": (5,),
+    "each quarter of the first tile": range(0, 64, 16),
+    "one in the fourth tile": (200,),
+    "each quarter of the fourth tile": range(192, 256, 16),
+    "every eighth": range(0, 500, 8),
+}
+"""Places in the union of _ALIKE, which are positions too; every row has these."""
+
+
+def _above_a_tail(sinks: Positions, lead: float, *lists: Positions) -> SparseInputs:
+    """A tail whose logits deviate by 1 nat: of those whose mean + 2 deviations lie at one place, it weighs least.
+
+    The rows have the same queries, each at other heads, so that one short key makes a sink of all of them.
+    """
+    inputs = _rows(*lists, query_std=2.8, key_std=8.0)
+    shape = inputs.shape
+    of_first = inputs.query[0].reshape(shape.kv_heads, shape.group, shape.head_size)
+    for row in range(1, shape.rows):
+        inputs.query[row] = np.roll(of_first, row, axis=1).reshape(inputs.query[row].shape)
+    set_sinks(inputs, sinks, lead)
+    return inputs
+
+
+def _sinks_at(lead: float) -> tuple[Setting, ...]:
+    some = (_without(_ALIKE[0], 5), _ALIKE[1], _ALIKE[2], _without(_ALIKE[3], 5))
+    return (
+        *(
+            Setting(f"{label}, {lead:g} nats", partial(_above_a_tail, sinks, lead, *_ALIKE))
+            for label, sinks in _SINKS_OF_ALL.items()
+        ),
+        Setting(f"one of two rows, {lead:g} nats", partial(_above_a_tail, (5,), lead, *some)),
+    )
+
+
+NEIGHBOUR_SINKS = Case(
+    "neighbour-sinks",
+    "rows that share tiles have sinks without a value, 8, 12 and 16 nats above the tail that is the output",
+    tuple(setting for lead in (8.0, 12.0, 16.0) for setting in _sinks_at(lead)),
+    tolerance=TAIL,
 )

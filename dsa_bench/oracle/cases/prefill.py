@@ -8,7 +8,7 @@ from functools import partial
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.request import UNION, UNION_EMULATION, WS, WS_EMULATION
 from dsa_bench.oracle.cases.case import BOUND, Case, Limit, Setting, Tolerance
-from dsa_bench.oracle.cases.neighbours import NEIGHBOURS
+from dsa_bench.oracle.cases.neighbours import NEIGHBOUR_SINKS, NEIGHBOURS
 from dsa_bench.oracle.cases.pairs import DEEP
 from dsa_bench.oracle.cases.rows import model_like, row_inputs
 
@@ -66,6 +66,7 @@ _PREFILL_ONLY = (
         tolerance=BOUND,
     ),
     NEIGHBOURS,
+    NEIGHBOUR_SINKS,
     Case(
         "model-like-128",
         "128 rows of data like a model's",
@@ -121,6 +122,7 @@ _BF16: Mapping[str, tuple[str, float]] = {
     "sink-20": (_COARSE, 6.5),
     "sink-24": (_COARSE, 6.5),
     "single-channel-sink-16": (_COARSE, 18.0),
+    "neighbour-sinks": (_COARSE, 5.5),
 }
 """What `previous` cannot hold: the reason, and how many times the tolerance it may show (emulated; inf: not FP64's)."""
 
