@@ -36,6 +36,7 @@ from dsa_bench.model.request import DECODE_KERNELS, DIGITS, PREFILL_CHOICES, UNI
 from dsa_bench.model.shape import SparseShape, ceil_div
 from dsa_bench.oracle import hyper as oracle
 from dsa_bench.oracle.attention import reference
+from dsa_bench.oracle.cases.catalog import PREFILL_CASES
 from dsa_bench.splits.digits import ALL_HEADS, FEW_HEADS
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -143,6 +144,13 @@ def launch_prefill(backend: CudaBackend, kernels: Sequence[str], cases: Cases) -
                 checked += 1
     if UNION in kernels and backend.device.compute_capability == "9.0":
         assert united == 8, f"int8-union took {united} of 9 rows together"
+        for setting in PREFILL_CASES["neighbour-sinks"].settings:
+            if "fourth tile, 16 nats" in setting.label:  # references move behind the first tile
+                inputs = setting.build()
+                taken = backend.load(inputs, "warm").paths(backend.geometry.plan(UNION, inputs.shape, None))
+                assert taken is not None
+                assert taken["union"] == inputs.shape.row_heads, setting.label
+                checked += 1
     tail = sparse_inputs(
         SparseShape(3, 700, 509, op="prefill"), DataSpec(seed=2, query_std=5.6, value_scale_multiplier=1.2e7)
     )

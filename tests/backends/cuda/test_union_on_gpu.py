@@ -2,6 +2,8 @@
 """`int8-union` on the device against FP64: which groups of rows it unites, and that no row feels its neighbour."""
 
 import dataclasses
+import itertools
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,9 @@ from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.model.request import UNION, DataSpec
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.oracle.attention import reference
+from dsa_bench.oracle.cases.case import Setting
+from dsa_bench.oracle.cases.catalog import PREFILL_CASES
+from dsa_bench.oracle.emulation_union import ROWS, attend_neighbours
 
 pytestmark = pytest.mark.gpu
 
@@ -58,6 +63,22 @@ def test_groups_take_the_path_that_their_inputs_need(prefill_backend: Any, data:
     inputs = sparse_inputs(shape_of(20, 8192, 1024), data)
     assert taken(prefill_backend, inputs) == {path: inputs.shape.row_heads}
     check(prefill_backend, inputs)
+
+
+@pytest.mark.parametrize("setting", PREFILL_CASES["neighbour-sinks"].settings, ids=lambda setting: setting.label)
+def test_rows_of_the_cases_of_sinks_share(prefill_backend: Any, setting: Setting) -> None:
+    inputs = setting.build()
+    assert taken(prefill_backend, inputs) == {"union": inputs.shape.row_heads}
+
+
+@pytest.mark.parametrize("setting", PREFILL_CASES["neighbours"].settings, ids=lambda setting: setting.label)
+def test_rows_share_where_the_emulation_says_so(prefill_backend: Any, setting: Setting) -> None:
+    inputs = setting.build()
+    emulated: Counter[str] = Counter()
+    for first, kv_head in itertools.product(range(0, inputs.shape.rows, ROWS), range(inputs.shape.kv_heads)):
+        for one in attend_neighbours(inputs, first, kv_head):
+            emulated += one.paths
+    assert taken(prefill_backend, inputs) == emulated
 
 
 @pytest.mark.parametrize("rows", range(1, 10))
