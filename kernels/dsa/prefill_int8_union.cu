@@ -442,6 +442,7 @@ class Attention {
     wgmma_steps::wait(sum);
     Weighing with;
     load(0, with);
+    move_references(sum, with);
     for (int tile = 0; tile < tiles; ++tile) {
       float sum_of_two[kLaneHeads];
       const bool above = weigh(sum, with, tile % 2, sum_of_two);
