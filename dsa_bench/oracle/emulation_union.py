@@ -29,6 +29,7 @@ MOST_CANDIDATES = 4096
 MOST_CONTEXT = 131072
 MOST_HEADS = 12
 """Of a group."""
+MOST_KV_HEADS = 128
 FIRST = 32
 """Entries of a list that say whether rows are alike."""
 RUN, SPAN = 16, 4096
@@ -39,7 +40,6 @@ MARGIN = np.float32(3)
 """Bits of a new reference above the tile's maximum."""
 EVEN = np.float32(10)
 """Bits by which the maxima of the tile's quarters differ at most for that."""
-QUARTERS = 4
 NONE = np.float32(-(2.0**31))
 """The score of no candidate."""
 
@@ -80,7 +80,8 @@ def _two_digits_suffice(inputs: SparseInputs, first_row: int, kv_head: int) -> b
     within = two_digit_error(folded, inputs.scale) <= PREFILL.query_budget
     small = np.abs(inputs.value_scale[kv_head]) <= PREFILL.tail_scale
     fits = np.abs(folded) < FP32_MAX
-    return inputs.shape.group <= MOST_HEADS and bool(within.all() and small.all() and fits.all())
+    few = inputs.shape.group <= MOST_HEADS and inputs.shape.kv_heads <= MOST_KV_HEADS
+    return few and bool(within.all() and small.all() and fits.all())
 
 
 def _folded(inputs: SparseInputs, first_row: int, kv_head: int) -> F64:
@@ -105,7 +106,7 @@ def attend_union(
         own = slice(first, first + TILE)
         x = _tile(np.where(has[:, own], scores[:, own], NONE))
         p = _weigh(x, to_log2, offset)
-        if bool((p.reshape(len(p), -1, 2, 8).sum(axis=2) > LARGEST).any()):  # of a lane, g and g + 8 of a warp's 16
+        if bool((p.reshape(len(p), -1, 2).sum(axis=2) > LARGEST).any()):  # of a lane, which has two that follow
             moved = np.minimum(offset, _reference(x, to_log2, margin))
             factor = np.where(moved < offset, exp2(moved - offset), np.float32(1))
             offset, l, acc = moved, l * factor, acc * factor[:, None]  # noqa: E741
@@ -129,8 +130,8 @@ def _weigh(x: F32, to_log2: F32, offset: F32) -> F32:
 
 def _reference(x: F32, to_log2: F32, margin: np.float32) -> F32:
     """[heads]: the tile's reference, as what it adds to log2 of a probability; infinite without a candidate."""
-    maxima = x.reshape(len(x), QUARTERS, -1).max(axis=2)
-    top = maxima.max(axis=1) * to_log2
-    spread = top - maxima.min(axis=1) * to_log2
+    maxima = x.reshape(len(x), 2, 8, 2, 2).max(axis=(2, 4))  # of the quarters: two of each four candidates of a half
+    top = maxima.max(axis=(1, 2)) * to_log2
+    spread = top - maxima.min(axis=(1, 2)) * to_log2
     reference = np.where(spread <= EVEN, SHIFT - margin, SHIFT) - top
     return np.where((x == NONE).all(axis=1), np.float32(np.inf), reference)

@@ -18,18 +18,20 @@
 //           it, has the others. Both may be launched programmatically (PDL) behind the kernel before.
 // Grid      (ceil(rows / 4), kv_heads). CTA (i, g) owns rows 4i to 4i + 3, and query heads
 //           [g * group, (g + 1) * group).
-// Takes     all four rows or none. All, if they share; the group is up to 12; each query needs no more than path `two`
-//           of prefill_int8_ws; no |q * key_scale| is beyond FP32; and no |value_scale| is above 2^16.
-// Block     8 warps, 2 CTAs per SM. All warps copy alike, between the products of values: K two tiles ahead, V one. A
-//           tile has one barrier. Behind it, the products of its values take turns with the next tile's scores, of
+// Takes     all four rows or none. All, if they share; the group is up to 12; there are up to 128 KV heads; each query
+//           needs no more than path `two` of prefill_int8_ws; no |q * key_scale| is beyond FP32; and no |value_scale|
+//           is above 2^16.
+// Block     8 warps, 2 CTAs per SM. All warps copy alike, behind the first products of values: V one tile ahead, K two.
+//           A tile has one barrier. Behind it, the products of its values take turns with the next tile's scores, of
 //           which there is one tile too many: it is not used. The last products are in flight while the next tile is
 //           weighed.
+// Tiles     Candidate n of a tile, as the union has them, is row n / 32 * 32 + n % 4 * 8 + n / 4 % 8 of it.
 // Warps     Scores: warpgroup p has rows 2p and 2p + 1, by wgmma as consumers of prefill_int8_ws; lane t heads
 //           [3t, 3t + 3) of each. A row's probability of a candidate that it does not have is 0. Output: warpgroup p
 //           has channels [128p, 128p + 128) of all rows, warp w of it [64i + 16w, 64i + 16w + 16) of these, i = 0, 1.
 // Reference As of prefill_int8_ws, but 3 bits above the maximum of the tile that moves it, so that later tiles seldom
-//           pass it; at the maximum if those of the tile's four quarters differ by more than 10 bits, or the row has no
-//           candidate in one: there may be a sink, below which FP16's whole range is needed.
+//           pass it; at the maximum if those of the tile's four quarters, 16 rows each, differ by more than 10 bits, or
+//           the query's row has no candidate in one: there may be a sink, below which FP16's whole range is needed.
 // Errors    As of path `two` of prefill_int8_ws, but a score is rounded to FP32 before the reference is subtracted, and
 //           p is off by 2^-33 of the largest in place of 2^-36.
 // Debug     path_counts as of decode_int8_tc, by rows: 0 union, here; 1 two, 2 four, 3 single: of prefill_int8_ws.
@@ -55,6 +57,7 @@ constexpr int kRows = 4;
 constexpr int kThreads = 256;
 constexpr int kMaxGroup = 12;
 constexpr int kMaxContext = 131072;
+constexpr unsigned kMaxKvHeads = 128;  // with that context, positions of all are 2^32 bytes
 
 constexpr int kUniteThreads = 256;
 constexpr int kMostTiles = 64;       // of a union
@@ -299,11 +302,6 @@ constexpr float kShift = int8_ws::kTop - int8_ws::kHeadroom;  // log2 of what th
 constexpr float kMargin = 3.f;                                // bits of a new reference above the tile's maximum
 constexpr float kEven = 10.f;                                 // by which warps' maxima differ at most for that
 
-// Of a head: the exponential's argument is to_log2 * score, in units, + offset. So offset stands for the reference.
-struct Exponent {
-  float to_log2, offset;
-};
-
 struct Layout {
   Code key[2][2][kTile][kRow];           // [tile % 2]; swizzled as wgmma_steps.cuh says
   Code value[2][kTile][kHeadSize];       // [tile % 2]; 16-byte chunk c of slot s is at c ^ (s % 8)
@@ -314,7 +312,8 @@ struct Layout {
     int max_of_warp[kThreads / 32][kPairHeads];  // units
     float sum_of_warp[kThreads / 32][kPairHeads];
   };
-  Exponent exponent[kHeads];
+  // Of a head: the exponential's argument is to_log2 * score, in units, + offset. So offset stands for the reference.
+  float to_log2[kHeads], offset[kHeads];
   float factor[kHeads];  // by which l and acc of a head change as its reference moves; at the end 1 / l
 };
 struct alignas(1024) Smem : Layout {};
@@ -339,29 +338,32 @@ class TwoOffsets {
   unsigned both_;
 };
 
-// A thread's part of the copies: one 16-byte chunk of four rows of each tile.
+// A thread's part of the copies: one 16-byte chunk of four candidates of each tile, which follow each other in the
+// union. They become rows r, r + 8, r + 16 and r + 24 of the tile, so that in K one address does for all, in V two.
 class Copies {
  public:
   static constexpr int kSteps = 4;
-  using Offsets = unsigned[kSteps];  // in bytes from the head's first row
+  using Offsets = unsigned[kSteps];  // in bytes from the first head's first row
 
   // Row r has chunk 0 at r % 8 in K; in V at what it has as a slot: 2 * (r % 4) + r / 8 % 2.
   __device__ __forceinline__ Copies(const Call& call, Smem& smem)
       : smem_(smem),
-        key_(call.key + static_cast<size_t>(blockIdx.y) * call.context * kHeadSize),
-        value_(call.value + static_cast<size_t>(blockIdx.y) * call.context * kHeadSize),
-        target_(first_of(threadIdx.x) * kRow + chunk_of(threadIdx.x) / 8 * sizeof(smem.key[0][0]) +
-                    16 * (chunk_of(threadIdx.x) % 8 ^ first_of(threadIdx.x) % 8),
-                first_of(threadIdx.x) * kHeadSize + 16 * (chunk_of(threadIdx.x) ^ first_of(threadIdx.x) / 8 % 2)),
-        chunk_(16 * chunk_of(threadIdx.x)) {}
+        key_(call.key),
+        value_(call.value),
+        target_(row_of(threadIdx.x) * kRow + chunk_of(threadIdx.x) / 8 * sizeof(smem.key[0][0]) +
+                    16 * (chunk_of(threadIdx.x) % 8 ^ row_of(threadIdx.x) % 8),
+                row_of(threadIdx.x) * kHeadSize + 16 * (chunk_of(threadIdx.x) ^ 2 * (row_of(threadIdx.x) % 4))),
+        start_(blockIdx.y * call.context * kHeadSize + 16 * chunk_of(threadIdx.x)) {}
 
   __device__ __forceinline__ void find(const Union& all, int tile, Offsets& offset) const {
-    const unsigned first = tile * kTile + first_of(thread_index());
-    const uint2 entries = *reinterpret_cast<const uint2*>(&all.candidate[first]);
-    const unsigned base = all.base[first / kRun];
+    constexpr unsigned kEntry = sizeof(all.candidate[0]), kBase = sizeof(all.base[0]);
+    // In bytes, which takes two instructions less than an index. A run is 32 of them, and has one base.
+    const unsigned first = tile * (kTile * kEntry) + thread_index() / 16 * (kSteps * kEntry);
+    const uint2 entries = at<uint2>(all.candidate, first);
+    const unsigned base = at<unsigned>(all.base, first / (kRun * kEntry / kBase) & ~(kBase - 1));
     const unsigned entry[kSteps] = {entries.x, entries.x >> 16, entries.y, entries.y >> 16};
 #pragma unroll
-    for (int n = 0; n < kSteps; ++n) offset[n] = (base + (entry[n] - base) % kSpan) * kHeadSize + chunk_;
+    for (int n = 0; n < kSteps; ++n) offset[n] = (base + (entry[n] - base) % kSpan) * kHeadSize + start_;
   }
 
   // Where the copies of a tile go.
@@ -374,22 +376,24 @@ class Copies {
 
   // Nothing if guard is negative.
   __device__ __forceinline__ void key(int step, unsigned target, const Offsets& offset, int guard) const {
-    cp_async_16((target ^ 16 * step) + kRow * step, key_ + offset[step], guard);
+    cp_async_16(target + 8 * kRow * step, key_ + offset[step], guard);
   }
   __device__ __forceinline__ void value(int step, unsigned target, const Offsets& offset, int guard) const {
-    cp_async_16((target ^ 32 * step) + kHeadSize * step, value_ + offset[step], guard);
+    cp_async_16((target ^ 16 * (step % 2)) + 8 * kHeadSize * step, value_ + offset[step], guard);
   }
 
  private:
-  __device__ __forceinline__ static unsigned first_of(unsigned thread) {
-    return thread / 32 * 8 + thread % 32 / 16 * 4;
+  template <typename T>
+  __device__ __forceinline__ static T at(const void* array, unsigned bytes) {
+    return *reinterpret_cast<const T*>(static_cast<const unsigned char*>(array) + bytes);
   }
+  __device__ __forceinline__ static unsigned row_of(unsigned thread) { return thread / 16 % 8 + thread / 128 * 32; }
   __device__ __forceinline__ static unsigned chunk_of(unsigned thread) { return thread % 16; }
 
   Smem& smem_;
   const Code *key_, *value_;
   const TwoOffsets target_;  // of the first row in K, in V
-  const unsigned chunk_;     // in bytes
+  const unsigned start_;     // of the head and, in each row, of the chunk, in bytes
 };
 
 class Attention {
@@ -434,22 +438,25 @@ class Attention {
 
   __device__ __forceinline__ void run(int tiles) {
     Sums sum;
-    const unsigned first_key = key_operand(0), first_digits = digit_operand();
+    const unsigned digits = digit_operand(), first_key = key_operand(0);
     wgmma_steps::begin();
 #pragma unroll
-    for (int step = 0; step < kKeySteps; ++step) multiply_keys(step, first_key, first_digits, sum);
+    for (int step = 0; step < kKeySteps; ++step) multiply_keys(step, first_key, digits, sum);
     wgmma_steps::commit();
     wgmma_steps::wait(sum);
+    const Place at;
+#pragma unroll
+    for (int n = 0; n < kLaneHeads; ++n) to_log2_[n] = smem_.to_log2[kPairHeads * at.pair + kLaneHeads * at.t + n];
     Weighing with;
     load(0, with);
     move_references(sum, with);
+    unsigned next_key = key_operand(1), probability = probability_operand(0);
     for (int tile = 0; tile < tiles; ++tile) {
       float sum_of_two[kLaneHeads];
       const bool above = weigh(sum, with, tile % 2, sum_of_two);
       wgmma_steps::wait(acc_);
       cp_async_wait<0>();
       fence_for_async();
-      const unsigned digits = digit_operand();
       // P, V of this tile and K of the next are published, or references move.
       if (__syncthreads_or(above)) {
         load(tile, with);  // it was not held in registers until here
@@ -461,7 +468,9 @@ class Attention {
       }
 #pragma unroll
       for (int n = 0; n < kLaneHeads; ++n) sum_[n] += sum_of_two[n];
-      add_weighted_values(tile, tiles, digits, sum);
+      add_weighted_values(tile, tiles, next_key, digits, probability, sum);
+      next_key ^= key_operand(0) ^ key_operand(1);  // not from tile % 2, which costs two moves between register files
+      probability ^= probability_operand(0) ^ probability_operand(1);
       load(min(tile + 1, tiles - 1), with);
       from_here(sum);
     }
@@ -475,10 +484,12 @@ class Attention {
 
   // What a lane needs to make probabilities of its sums of a tile.
   struct Weighing {
-    unsigned rows;  // bit 8j + r: row r of the pair has candidate g + 8j
-    Exponent exponent[kLaneHeads];
+    unsigned entries;  // of candidates g and g + 8, shifted for this pair
+    float offset[kLaneHeads];
 
-    __device__ __forceinline__ bool has(int n, int j) const { return (rows >> (8 * j + n / kRowHeads) & 1) != 0; }
+    __device__ __forceinline__ bool has(int n, int j) const {
+      return (entries >> 16 * j & kRowBit << n / kRowHeads) != 0;
+    }
   };
 
   // Of what this lane loads of a tile of values, and of its probabilities in a tile of these.
@@ -535,9 +546,11 @@ class Attention {
       });
       const float unit = scale.unit * 65536.f;
       suffice &= int8_ws::within_budget(unit);
-      if (at.lane == 0)  // the first candidate moves the reference
-        smem_.exponent[kPairHeads * at.pair + kLaneHeads * (at.warp % 4) + of_lane] = {unit * kLog2E,
-                                                                                       -minus_infinity()};
+      if (at.lane == 0) {
+        const int head = kPairHeads * at.pair + kLaneHeads * (at.warp % 4) + of_lane;
+        smem_.to_log2[head] = unit * kLog2E;
+        smem_.offset[head] = -minus_infinity();  // the first candidate moves the reference
+      }
     }
     return suffice;
   }
@@ -550,6 +563,9 @@ class Attention {
     return wgmma_steps::operand(shared_address(&first)) + n * (sizeof(T) / 16);
   }
   __device__ __forceinline__ unsigned key_operand(int slot) const { return operand_of(smem_.key[0], slot); }
+  __device__ __forceinline__ unsigned probability_operand(int buffer) const {
+    return operand_of(smem_.probability[0], buffer);
+  }
   __device__ __forceinline__ unsigned digit_operand() const {
     return __shfl_sync(0xffffffffu, operand_of(smem_.digit[0], thread_index() / kPairThreads), 0);
   }
@@ -567,11 +583,11 @@ class Attention {
 
   __device__ __forceinline__ void load(int tile, Weighing& with) const {
     const Place at;
-    const unsigned short* of_lane = &smem_.all.candidate[tile * kTile + at.warp % 4 * 16 + at.g];
-    with.rows = (of_lane[0] / kRowBit | of_lane[8] / kRowBit << 8) >> 2 * at.pair;
-    const Exponent* exponents = &smem_.exponent[kPairHeads * at.pair + kLaneHeads * at.t];
+    const int first = tile * kTile + at.warp % 4 / 2 * 32 + at.g * Copies::kSteps + at.warp % 2 * 2;
+    with.entries = *reinterpret_cast<const unsigned*>(&smem_.all.candidate[first]) >> 2 * at.pair;
+    const float* offset = &smem_.offset[kPairHeads * at.pair + kLaneHeads * at.t];
 #pragma unroll
-    for (int n = 0; n < kLaneHeads; ++n) with.exponent[n] = exponents[n];
+    for (int n = 0; n < kLaneHeads; ++n) with.offset[n] = offset[n];
   }
 
   // The sums are not read before, and what was loaded is not loaded after.
@@ -596,7 +612,7 @@ class Attention {
       float p[2];
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const float x = fmaf(static_cast<float>(score(sum, n, j)), with.exponent[n].to_log2, with.exponent[n].offset);
+        const float x = fmaf(static_cast<float>(score(sum, n, j)), to_log2_[n], with.offset[n]);
         p[j] = ex2(with.has(n, j) ? x : minus_infinity());
       }
       sum_of_two[n] = p[0] + p[1];
@@ -610,7 +626,6 @@ class Attention {
   // Moves the reference of each head to this tile's, if that is higher, and l with it. Rare.
   __device__ __forceinline__ void move_references(const Sums& sum, Weighing& with) {
     const Place at;
-    Exponent(&exponent)[kLaneHeads] = with.exponent;
     constexpr int kNone = int8_ws::Units<2>::kNone, kMost = 2147483647;
 #pragma unroll
     for (int n = 0; n < kLaneHeads; ++n) {
@@ -636,17 +651,17 @@ class Attention {
         m = max(m, of_warp);
         least = min(least, of_warp);
       }
-      const float top = static_cast<float>(m) * exponent[n].to_log2;
-      const float spread = top - static_cast<float>(least) * exponent[n].to_log2;
+      const float top = static_cast<float>(m) * to_log2_[n];
+      const float spread = top - static_cast<float>(least) * to_log2_[n];
       const float offset = (spread <= kEven ? kShift - kMargin : kShift) - top;
       float factor = 1.f;
-      if (m != kNone && offset < exponent[n].offset) {
-        factor = ex2(offset - exponent[n].offset);
-        exponent[n].offset = offset;
+      if (m != kNone && offset < with.offset[n]) {
+        factor = ex2(offset - with.offset[n]);
+        with.offset[n] = offset;
         sum_[n] *= factor;
       }
       if (at.warp % 4 == 0 && at.g == 0) {
-        smem_.exponent[head].offset = exponent[n].offset;
+        smem_.offset[head] = with.offset[n];
         smem_.factor[head] = factor;
       }
     }
@@ -676,11 +691,10 @@ class Attention {
   // acc += V^T * P^T for this warp's channels, still in flight when it returns, and next = the sums of the next tile.
   // They take turns: tensor cores have scores to compute while codes of values become FP16. Meanwhile K two tiles ahead
   // and V one ahead are requested.
-  __device__ __forceinline__ void add_weighted_values(int tile, int tiles, unsigned digits, Sums& next) {
+  __device__ __forceinline__ void add_weighted_values(int tile, int tiles, unsigned key, unsigned digits, unsigned p,
+                                                      Sums& next) {
     const int buffer = tile % 2;
-    const unsigned key = key_operand(1 - buffer);
     const unsigned v_address = shared_address(&smem_.value[buffer]) + places_.first();
-    const unsigned p = operand_of(smem_.probability[0], buffer);
     const unsigned value_target = copies_.value_target(1 - buffer), key_target = copies_.key_target(buffer);
     unsigned codes[2][4];
     const auto load = [&](int step) {
@@ -705,14 +719,11 @@ class Attention {
       for (int n = 0; n < 2; ++n) wgmma_steps::multiply_add(acc_[step % 2], v[n], p + 4 * (step / 2) + 2 * n);
       wgmma_steps::commit();
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        const int copy = step % 2 * 2 + n;
-        if (step < 2)
-          copies_.value(copy, value_target, ahead_, tiles - 2 - tile);
-        else
-          copies_.key(copy, key_target, ahead_, tiles - 3 - tile);
+      for (int n = 0; n < Copies::kSteps; ++n) {
+        if (step == 0) copies_.value(n, value_target, ahead_, tiles - 2 - tile);
+        if (step == 1) copies_.key(n, key_target, ahead_, tiles - 3 - tile);
       }
-      if (step == 1) copies_.find(smem_.all, min(tile + 2, tiles - 1), ahead_);
+      if (step == 0) copies_.find(smem_.all, min(tile + 2, tiles - 1), ahead_);
       wgmma_steps::wait_but<1>();  // the v of the step before may be replaced; at last, the sums are there
     }
     cp_async_commit();
@@ -766,6 +777,7 @@ class Attention {
   const Copies copies_;
   const TwoOffsets places_;     // in a tile of values and in one of probabilities
   Copies::Offsets ahead_;       // of the next tile
+  float to_log2_[kLaneHeads];   // of this lane's heads
   float sum_[kLaneHeads] = {};  // l of this lane's candidates; as acc, in units of the probability tile
   float acc_[2][kHeads / 8][4] =
       {};  // [64 channels][8 columns][C fragment: even channel, odd channel], of two heads each
@@ -777,7 +789,7 @@ constexpr unsigned kSmemBytes = sizeof(Smem);
 __device__ __forceinline__ bool attend(const Call& call, const Union& all) {
   extern __shared__ __align__(1024) unsigned char smem_bytes[];
   const int tiles = all.tiles;
-  if (tiles == 0 || call.group > kMaxGroup || call.forced_path > kUnion) return false;
+  if (tiles == 0 || call.group > kMaxGroup || grid_size().y > kMaxKvHeads || call.forced_path > kUnion) return false;
   Attention attention(call, *reinterpret_cast<Smem*>(smem_bytes));
   if (!attention.begin(all, tiles)) {
     cp_async_wait<0>();

@@ -28,6 +28,7 @@ def test_the_constants_are_the_kernels(root: Path) -> None:
     assert found["kRows"] == union.ROWS
     assert found["kMaxGroup"] == union.MOST_HEADS
     assert found["kMaxContext"] == union.MOST_CONTEXT
+    assert found["kMaxKvHeads"] == union.MOST_KV_HEADS
     assert found["kMostTiles"] * 64 == union.MOST_CANDIDATES
     assert (found["kRun"], found["kSpan"]) == (union.RUN, union.SPAN)
 
@@ -53,7 +54,7 @@ def test_references_4_bits_above_it_lose_tails_below_sinks_in_all_quarters() -> 
     assert {label for label, used in used_by_sinks(4).items() if used > 1} == {
         "each quarter of the first tile, 16 nats",
         "each quarter of the fourth tile, 16 nats",
-        "every eighth, 16 nats",
+        "every sixth, 16 nats",
     }
 
 

@@ -87,12 +87,13 @@ NEIGHBOURS = Case(
 _ALIKE = tuple(_without(range(500), *range(row + 1, 500, 40)) for row in range(4))
 _SINKS_OF_ALL: dict[str, Positions] = {
     "one in the first tile": (5,),
-    "each quarter of the first tile": range(0, 64, 16),
+    "each quarter of the first tile": (0, 2, 32, 34),
     "one in the fourth tile": (200,),
-    "each quarter of the fourth tile": range(192, 256, 16),
-    "every eighth": range(0, 500, 8),
+    "each quarter of the fourth tile": (192, 194, 224, 226),
+    "every sixth": range(0, 500, 6),
 }
-"""Places in the union of _ALIKE, which are positions too; every row has these."""
+"""Places in the union of _ALIKE, which are positions too; every row has these. A quarter of a tile: of either half the
+first two or the last two of each four candidates."""
 
 
 def _above_a_tail(sinks: Positions, lead: float, *lists: Positions) -> SparseInputs:

@@ -126,6 +126,24 @@ def test_unions_on_both_sides_of_16_bits(prefill_backend: Any, context: int) -> 
     check(prefill_backend, inputs)
 
 
+@pytest.mark.parametrize(("kv_heads", "path"), [(128, "union"), (129, "two")])
+def test_up_to_128_kv_heads_share(prefill_backend: Any, kv_heads: int, path: str) -> None:
+    inputs = sparse_inputs(SparseShape(4, 600, 512, kv_heads, kv_heads, op="prefill"), OVERLAP)
+    assert taken(prefill_backend, inputs) == {path: 4 * kv_heads}
+    check(prefill_backend, inputs)
+
+
+def test_caches_beyond_2_gib(prefill_backend: Any) -> None:
+    context, kv_heads = 131_072, 66
+    near = sparse_inputs(SparseShape(4, 1000, 512, kv_heads, kv_heads, op="prefill"), OVERLAP)
+    caches = {name: np.zeros((kv_heads, context, 256), np.int8) for name in ("key", "value")}
+    for name, cache in caches.items():
+        cache[:, -1000:] = getattr(near, name)
+    inputs = dataclasses.replace(near, selected=near.selected + np.int32(context - 1000), **caches)
+    assert taken(prefill_backend, inputs) == {"union": 4 * kv_heads}
+    check(prefill_backend, inputs)
+
+
 def test_lists_need_no_order(prefill_backend: Any) -> None:
     """Behind the first 32 entries, by which lists look alike or not. The bits are those of ascending lists."""
     inputs = sparse_inputs(shape_of(20, 8192, 2048), OVERLAP)
