@@ -65,7 +65,7 @@ constexpr int kRun = 16;             // successive candidates of a union that sh
 constexpr int kRuns = kTile / kRun;  // of a tile
 constexpr unsigned kSpan = 4096;     // positions of a run
 constexpr unsigned kRowBit = kSpan;  // of an entry: row 0 has it; the next bits: rows 1 to 3
-static_assert(kMostTiles * kRuns <= kUniteThreads && kTile <= kUniteThreads, "a thread for each run, and past the end");
+static_assert(kMostTiles * kRuns <= kUniteThreads, "a thread for each run");
 
 // --- the union ------------------------------------------------------------------------------------------------------
 
@@ -733,7 +733,6 @@ class Attention {
 
   __device__ __forceinline__ void finish() {
     const Place at;
-    __syncthreads();  // everyone is done with the maxima of the warps, whose place is taken
 #pragma unroll
     for (int n = 0; n < kLaneHeads; ++n) {
       const float of_warp = lanes_sum<28>(sum_[n]);
