@@ -16,7 +16,7 @@
 // prefill_int8_union
 // Computes  out[r, h, :] of prefill_int8_ws for the rows it takes, and which those are. prefill_int8_ws, launched after
 //           it, has the others. Both may be launched programmatically (PDL) behind the kernel before.
-// Grid      (ceil(rows / 4), kv_heads). CTA (i, g) owns rows 4i to 4i + 3, and query heads
+// Grid      (ceil(rows / 4), kv_heads). CTA (i, g) owns rows 4n to 4n + 3, n = ceil(rows / 4) - 1 - i, and query heads
 //           [g * group, (g + 1) * group).
 // Takes     all four rows or none. All, if they share; the group is up to 12; there are up to 128 KV heads; each query
 //           needs no more than path `two` of prefill_int8_ws; no |q * key_scale| is beyond FP32; and no |value_scale|
@@ -290,6 +290,9 @@ __device__ __forceinline__ int unite(const int* lists, int context, int candidat
 
 // --- attention over the union ---------------------------------------------------------------------------------------
 
+// Which of the fours of rows a CTA has. The last first: where lists grow with their rows, the longest.
+__device__ __forceinline__ unsigned four_of(uint3 cta, uint3 grid) { return grid.x - 1 - cta.x; }
+
 #if INT8_WS_WGMMA
 
 constexpr int kPairThreads = 128;           // of the warpgroup that has the scores of a pair of rows
@@ -504,8 +507,8 @@ class Attention {
   // --- before the first tile ---------------------------------------------------------------------------------------
 
   __device__ __forceinline__ size_t head_offset(int row, int head) const {
-    const uint3 cta = block_index();
-    return ((static_cast<size_t>(kRows * cta.x + row) * grid_size().y + cta.y) * call_.group + head) * kHeadSize;
+    const uint3 cta = block_index(), grid = grid_size();
+    return ((static_cast<size_t>(kRows * four_of(cta, grid) + row) * grid.y + cta.y) * call_.group + head) * kHeadSize;
   }
 
   // Warp w of a pair prepares the heads of lanes t = w, lane i their channels [8i, 8i + 8).
@@ -847,8 +850,9 @@ extern "C" __global__ void __launch_bounds__(int8_union::kThreads, 2)
   pdl_wait();  // the unions are made
   const Call call{query,   key,        value, key_scale, value_scale, selected,    out,
                   context, candidates, group, scale,     forced_path, path_counts, nullptr};
-  const bool takes = attend(call, unions[blockIdx.x]);
-  const int row = kRows * blockIdx.x + threadIdx.x;
+  const unsigned four = four_of(blockIdx, gridDim);
+  const bool takes = attend(call, unions[four]);
+  const int row = kRows * four + threadIdx.x;
   if (threadIdx.x < kRows && row < rows) {
     taken[static_cast<size_t>(row) * gridDim.y + blockIdx.y] = takes;
     if (takes && path_counts != nullptr) atomicAdd(path_counts + kUnion, 1u);
