@@ -234,11 +234,11 @@ __device__ __forceinline__ bool within_budget(float unit) { return unit * (0.5f 
 // False if key_scale * factor is beyond FP32.
 template <typename F>
 __device__ __forceinline__ bool fold_two(const Channels& c, float factor, F store) {
-  constexpr float kRound = 12582912.f;  // 1.5 * 2^23: its bits then count units, from 0x4b400000 on
+  constexpr float kRound = 12582912.f + 128.f;  // 1.5 * 2^23: its bits then count units, from 0x4b400000 on; and 128
   unsigned word[8], largest = 0;
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
-    word[n] = __float_as_uint(fmaf(c.q[n], c.key_scale[n] * factor, kRound)) + 128;
+    word[n] = __float_as_uint(fmaf(c.q[n], c.key_scale[n] * factor, kRound));
     largest = max(largest, word[n]);
   }
   unsigned high[2], low[2];

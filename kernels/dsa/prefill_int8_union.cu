@@ -452,7 +452,7 @@ class Attention {
     for (int n = 0; n < kLaneHeads; ++n) to_log2_[n] = smem_.to_log2[kPairHeads * at.pair + kLaneHeads * at.t + n];
     Weighing with;
     load(0, with);
-    move_references(sum, with);
+    move_references<true>(sum, with);
     unsigned next_key = key_operand(1), probability = probability_operand(0);
     for (int tile = 0; tile < tiles; ++tile) {
       float sum_of_two[kLaneHeads];
@@ -463,7 +463,7 @@ class Attention {
       // P, V of this tile and K of the next are published, or references move.
       if (__syncthreads_or(above)) {
         load(tile, with);  // it was not held in registers until here
-        move_references(sum, with);
+        move_references<false>(sum, with);
         weigh(sum, with, tile % 2, sum_of_two);
         fence_for_async();
         __syncthreads();  // P and the factors are published
@@ -626,7 +626,9 @@ class Attention {
     return largest > int8_ws::kLargest;
   }
 
-  // Moves the reference of each head to this tile's, if that is higher, and l with it. Rare.
+  // Moves the reference of each head to this tile's, if that is higher, and l with it. Rare, but for the first tile,
+  // when nothing has been added yet.
+  template <bool kFirst>
   __device__ __forceinline__ void move_references(const Sums& sum, Weighing& with) {
     const Place at;
     constexpr int kNone = int8_ws::Units<2>::kNone, kMost = 2147483647;
@@ -659,13 +661,15 @@ class Attention {
       const float offset = (spread <= kEven ? kShift - kMargin : kShift) - top;
       float factor = 1.f;
       if (m != kNone && offset < with.offset[n]) {
-        factor = ex2(offset - with.offset[n]);
+        if (!kFirst) {
+          factor = ex2(offset - with.offset[n]);
+          sum_[n] *= factor;
+        }
         with.offset[n] = offset;
-        sum_[n] *= factor;
       }
       if (at.warp % 4 == 0 && at.g == 0) {
         smem_.offset[head] = with.offset[n];
-        smem_.factor[head] = factor;
+        if (!kFirst) smem_.factor[head] = factor;
       }
     }
   }
