@@ -53,6 +53,7 @@ WS_CANDIDATES = 512
 (decision 0035)."""
 UNION_GROUP = 12
 UNION_CONTEXT = 131072
+UNION_KV_HEADS = 128
 """Up to which `int8-union` shares anything (kernels/dsa/prefill_int8_union.cu); `int8-ws` is faster beyond."""
 WS_CTAS_PER_SM = 3
 """CTAs of `int8-ws`, each a row and a KV head, that a multiprocessor of SM 9.0 holds (kernels/dsa/int8_ws.cuh).
@@ -291,6 +292,10 @@ GATES: dict[KernelName, tuple[GateRule, ...]] = {
         GateRule(
             "context", f"at most {UNION_CONTEXT}",
             lambda c, _: c.context, lambda c, _: c.context <= UNION_CONTEXT,
+        ),
+        GateRule(
+            "KV heads", f"at most {UNION_KV_HEADS}",
+            lambda c, _: c.kv_heads, lambda c, _: c.kv_heads <= UNION_KV_HEADS,
         ),
         GateRule(
             "rows x KV heads", f"more than {WS_CTAS_PER_SM} for each multiprocessor, which int8-ws runs at once",

@@ -13,6 +13,7 @@ from dsa_bench.dispatch.gates import (
     GATES,
     UNION_CONTEXT,
     UNION_GROUP,
+    UNION_KV_HEADS,
     WS_CTAS_PER_SM,
     CallFacts,
     KernelChoice,
@@ -124,6 +125,7 @@ ALONE: dict[KernelName, dict[str, Any]] = {
         "group": {"query_heads": 26},
         "candidates": {"candidates": 511, "answers": "int8-tc prefill"},
         "context": {"context": 131073},
+        "KV heads": {"kv_heads": 129, "query_heads": 129},
         "rows x KV heads": {"rows": 198},
         "head size": {"head_size": 128, "answers": "decode_grouped"},
         "scale": {"scale": 1.0000001, "answers": "bf16 prefill"},
@@ -203,8 +205,8 @@ def test_every_gate_is_in_the_list_above() -> None:
 def test_limits_of_int8_union_are_its_kernels(root: Path) -> None:
     """And 16-byte loads of the unions, which the workspace holds."""
     text = (root / "kernels/dsa/prefill_int8_union.cu").read_text()
-    limits = {name: int(value) for name, value in re.findall(r"constexpr int (kMax\w+) = (\d+);", text)}
-    assert (limits["kMaxGroup"], limits["kMaxContext"]) == (UNION_GROUP, UNION_CONTEXT)
+    limits = {name: int(value) for name, value in re.findall(r"constexpr (?:int|unsigned) (kMax\w+) = (\d+);", text)}
+    assert limits == {"kMaxGroup": UNION_GROUP, "kMaxContext": UNION_CONTEXT, "kMaxKvHeads": UNION_KV_HEADS}
     assert "unions 16-byte aligned" in text
     ws = (root / "kernels/dsa/int8_ws.cuh").read_text()
     assert f"constexpr int kResident = INT8_WS_WGMMA ? {WS_CTAS_PER_SM} : " in ws
