@@ -2,7 +2,7 @@
 """The arithmetic of `int8-union` in NumPy: which four rows share tiles, and what those tiles do to numbers.
 
 As kernels/dsa/prefill_int8_union.cu; the other rows are those of `int8-ws`. Not emulated: what oracle/emulation_ws.py
-does not, and the order in which a row sum is added.
+does not, and the order in which candidates of a tile are added.
 """
 
 from collections import Counter
@@ -22,14 +22,17 @@ from dsa_bench.oracle.rounding import F32, exp2
 from dsa_bench.oracle.tolerance import FP32_MAX, two_digit_error
 
 PATHS = ("union", *emulation_ws.PATHS)
+"""The kernel's, in the order of their numbers."""
 ROWS = 4
 """That share tiles."""
 MOST_CANDIDATES = 4096
 """Of a union."""
 MOST_CONTEXT = 131072
+"""Up to which bit maps of the lists fit a block."""
 MOST_HEADS = 12
 """Of a group."""
 MOST_KV_HEADS = 128
+"""Of a call."""
 FIRST = 32
 """Entries of a list that say whether rows are alike."""
 RUN, SPAN = 16, 4096
@@ -118,7 +121,7 @@ def attend_union(
 
 
 def _tile(scores: F32) -> F32:
-    """A whole one."""
+    """With no candidate in the places behind the last."""
     return np.pad(scores, ((0, 0), (0, TILE - scores.shape[1])), constant_values=NONE)
 
 

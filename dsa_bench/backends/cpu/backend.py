@@ -72,7 +72,7 @@ EMULATED_PATHS = {
     WS_EMULATION: emulation_ws.PATHS,
     UNION_EMULATION: emulation_union.PATHS,
 }
-"""Of emulations of kernels whose CTAs choose among paths."""
+"""Emulation -> the paths among which each CTA of its kernel chooses."""
 
 
 class CpuBackend:

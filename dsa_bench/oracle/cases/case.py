@@ -17,7 +17,7 @@ class Tolerance:
     ulp             each element: |found - FP64| in units of BF16's spacing at the FP64 value
     bound           each element: the kernel's derived bound (oracle/tolerance.py)
     rms             relative RMS error of the BF16 output
-    tail rms        the same of the worst row, less what rounding to BF16 alone gives, in squares: the error before that
+    tail rms        the same of the worst row before rounding: less what rounding to BF16 alone gives, in squares
     rms over floor  relative RMS error over that of the rounded FP64 result, pooled over the case's settings
     """
 

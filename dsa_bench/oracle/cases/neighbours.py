@@ -87,10 +87,11 @@ NEIGHBOURS = Case(
 _ALIKE = tuple(_without(range(500), *range(row + 1, 500, 40)) for row in range(4))
 _SINKS_OF_ALL: dict[str, Positions] = {
     "one in the first tile": (5,),
-    "each quarter of the first tile": (0, 2, 32, 34),
+    "each quarter of the first tile": (0, 6, 32, 34),
+    "three quarters of the first tile": (0, 6, 32),
     "one in the fourth tile": (200,),
-    "each quarter of the fourth tile": (192, 194, 224, 226),
-    "every sixth": range(0, 500, 6),
+    "each quarter of the fourth tile": (192, 198, 224, 226),
+    "every tenth": range(5, 500, 10),
 }
 """Places in the union of _ALIKE, which are positions too; every row has these. A quarter of a tile: of either half the
 first two or the last two of each four candidates."""
@@ -117,7 +118,7 @@ def _sinks_at(lead: float) -> tuple[Setting, ...]:
             Setting(f"{label}, {lead:g} nats", partial(_above_a_tail, sinks, lead, *_ALIKE))
             for label, sinks in _SINKS_OF_ALL.items()
         ),
-        Setting(f"one of two rows, {lead:g} nats", partial(_above_a_tail, (5,), lead, *some)),
+        Setting(f"one, of the middle rows, {lead:g} nats", partial(_above_a_tail, (5,), lead, *some)),
     )
 
 
