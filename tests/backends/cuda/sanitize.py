@@ -111,9 +111,24 @@ def launch_gate() -> int:
     return checked
 
 
+def launch_moves(backend: CudaBackend) -> int:
+    """`int8-union` where its references move behind the first tile."""
+    settings = [setting for setting in PREFILL_CASES["neighbour-sinks"].settings if "fourth tile, 16" in setting.label]
+    assert len(settings) == 2
+    for setting in settings:
+        inputs = setting.build()
+        plan, buffers = backend.geometry.plan(UNION, inputs.shape, None), backend.load(inputs, "warm")
+        assert buffers.paths(plan) == {"union": inputs.shape.row_heads, "two": 0, "four": 0, "single": 0}, setting.label
+        oracle = reference(inputs)
+        bound = backend.bound(UNION, inputs, oracle.rows, oracle.out)
+        outcome = compare(run_poisoned(buffers.launcher(plan), buffers), oracle.out, bound, oracle.rows)
+        assert outcome.status == "ok", f"{setting.label}: {outcome.reason}"
+    return len(settings)
+
+
 def launch_prefill(backend: CudaBackend, kernels: Sequence[str], cases: Cases) -> int:
     """Prefill with these kernels, on lists with and without whole tiles of invalid entries, and every path; for
-    `int8-union` also 9 rows that share most candidates, of which it must have taken 8 together once."""
+    `int8-union` also 9 rows that share most candidates, of which it must have taken 8 together once, and sinks."""
     checked, united = 0, 0
     several = (3, 9) if UNION in kernels else (3,)
     for candidates, query_heads, invalid, rows in itertools.product(
@@ -144,13 +159,7 @@ def launch_prefill(backend: CudaBackend, kernels: Sequence[str], cases: Cases) -
                 checked += 1
     if UNION in kernels and backend.device.compute_capability == "9.0":
         assert united == 8, f"int8-union took {united} of 9 rows together"
-        for setting in PREFILL_CASES["neighbour-sinks"].settings:
-            if "fourth tile, 16 nats" in setting.label:  # references move behind the first tile
-                inputs = setting.build()
-                taken = backend.load(inputs, "warm").paths(backend.geometry.plan(UNION, inputs.shape, None))
-                assert taken is not None
-                assert taken["union"] == inputs.shape.row_heads, setting.label
-                checked += 1
+        checked += launch_moves(backend)
     tail = sparse_inputs(
         SparseShape(3, 700, 509, op="prefill"), DataSpec(seed=2, query_std=5.6, value_scale_multiplier=1.2e7)
     )

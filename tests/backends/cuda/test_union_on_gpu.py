@@ -133,8 +133,9 @@ def test_up_to_128_kv_heads_share(prefill_backend: Any, kv_heads: int, path: str
     check(prefill_backend, inputs)
 
 
-def test_caches_beyond_2_gib(prefill_backend: Any) -> None:
-    context, kv_heads = 131_072, 66
+def test_the_last_positions_of_the_largest_caches(prefill_backend: Any) -> None:
+    """4 GiB each."""
+    context, kv_heads = 131_072, 128
     near = sparse_inputs(SparseShape(4, 1000, 512, kv_heads, kv_heads, op="prefill"), OVERLAP)
     caches = {name: np.zeros((kv_heads, context, 256), np.int8) for name in ("key", "value")}
     for name, cache in caches.items():
