@@ -234,7 +234,8 @@ __device__ __forceinline__ bool within_budget(float unit) { return unit * (0.5f 
 // False if key_scale * factor is beyond FP32.
 template <typename F>
 __device__ __forceinline__ bool fold_two(const Channels& c, float factor, F store) {
-  constexpr float kRound = 12582912.f + 128.f;  // 1.5 * 2^23: its bits then count units, from 0x4b400000 on; and 128
+  // With 1.5 * 2^23 added, bits count units from 0x4b400000 on; with 128 more, the upper byte is that of units rounded.
+  constexpr float kRound = 12582912.f + 128.f;
   unsigned word[8], largest = 0;
 #pragma unroll
   for (int n = 0; n < 8; ++n) {

@@ -25,13 +25,15 @@
 //           A tile has one barrier. Behind it, the products of its values take turns with the next tile's scores, of
 //           which there is one tile too many: it is not used. The last products are in flight while the next tile is
 //           weighed.
-// Tiles     Candidate n of a tile, as the union has them, is row n / 32 * 32 + n % 4 * 8 + n / 4 % 8 of it.
+// Tiles     Candidate n of a tile, as the union has them, stands in place n / 32 * 32 + n % 4 * 8 + n / 4 % 8 of it.
+//           Warp w of a pair has the scores of places [16w, 16w + 16), a quarter: of either half of the tile the first
+//           two or the last two of each four candidates.
 // Warps     Scores: warpgroup p has rows 2p and 2p + 1, by wgmma as consumers of prefill_int8_ws; lane t heads
 //           [3t, 3t + 3) of each. A row's probability of a candidate that it does not have is 0. Output: warpgroup p
 //           has channels [128p, 128p + 128) of all rows, warp w of it [64i + 16w, 64i + 16w + 16) of these, i = 0, 1.
 // Reference As of prefill_int8_ws, but 3 bits above the maximum of the tile that moves it, so that later tiles seldom
-//           pass it; at the maximum if those of the tile's four quarters, 16 rows each, differ by more than 10 bits, or
-//           the query's row has no candidate in one: there may be a sink, below which FP16's whole range is needed.
+//           pass it; at the maximum if those of the tile's four quarters differ by more than 10 bits, as where the row
+//           has no candidate in one: there may be a sink, below which FP16's whole range is needed.
 // Errors    As of path `two` of prefill_int8_ws, but a score is rounded to FP32 before the reference is subtracted, and
 //           p is off by 2^-33 of the largest in place of 2^-36.
 // Debug     path_counts as of decode_int8_tc, by rows: 0 union, here; 1 two, 2 four, 3 single: of prefill_int8_ws.
@@ -57,7 +59,8 @@ constexpr int kRows = 4;
 constexpr int kThreads = 256;
 constexpr int kMaxGroup = 12;
 constexpr int kMaxContext = 131072;
-constexpr unsigned kMaxKvHeads = 128;  // with that context, positions of all are 2^32 bytes
+constexpr unsigned kMaxKvHeads = 128;
+static_assert(1ull * kMaxKvHeads * kMaxContext * int8_ws::kHeadSize <= 1ull << 32, "Offsets hold all positions");
 
 constexpr int kUniteThreads = 256;
 constexpr int kMostTiles = 64;       // of a union
@@ -303,7 +306,7 @@ constexpr int kHeads = 2 * kPairHeads;
 constexpr int kColumns = 2 * kPairHeads;                      // digits of a pair
 constexpr float kShift = int8_ws::kTop - int8_ws::kHeadroom;  // log2 of what the probability tile holds of a reference
 constexpr float kMargin = 3.f;                                // bits of a new reference above the tile's maximum
-constexpr float kEven = 10.f;                                 // by which warps' maxima differ at most for that
+constexpr float kEven = 10.f;                                 // by which the quarters' maxima may differ for that
 
 struct Layout {
   Code key[2][2][kTile][kRow];           // [tile % 2]; swizzled as wgmma_steps.cuh says
@@ -342,28 +345,28 @@ class TwoOffsets {
 };
 
 // A thread's part of the copies: one 16-byte chunk of four candidates of each tile, which follow each other in the
-// union. They become rows r, r + 8, r + 16 and r + 24 of the tile, so that in K one address does for all, in V two.
+// union. Their places are 8 apart, so that in K one address does for all, in V two.
 class Copies {
  public:
   static constexpr int kSteps = 4;
   using Offsets = unsigned[kSteps];  // in bytes from the first head's first row
 
-  // Row r has chunk 0 at r % 8 in K; in V at what it has as a slot: 2 * (r % 4) + r / 8 % 2.
+  // Place r has chunk 0 at r % 8 in K; in V at what it has as a slot: 2 * (r % 4) + r / 8 % 2.
   __device__ __forceinline__ Copies(const Call& call, Smem& smem)
       : smem_(smem),
         key_(call.key),
         value_(call.value),
-        target_(row_of(threadIdx.x) * kRow + chunk_of(threadIdx.x) / 8 * sizeof(smem.key[0][0]) +
-                    16 * (chunk_of(threadIdx.x) % 8 ^ row_of(threadIdx.x) % 8),
-                row_of(threadIdx.x) * kHeadSize + 16 * (chunk_of(threadIdx.x) ^ 2 * (row_of(threadIdx.x) % 4))),
+        target_(place_of(threadIdx.x) * kRow + chunk_of(threadIdx.x) / 8 * sizeof(smem.key[0][0]) +
+                    16 * (chunk_of(threadIdx.x) % 8 ^ place_of(threadIdx.x) % 8),
+                place_of(threadIdx.x) * kHeadSize + 16 * (chunk_of(threadIdx.x) ^ 2 * (place_of(threadIdx.x) % 4))),
         start_(blockIdx.y * call.context * kHeadSize + 16 * chunk_of(threadIdx.x)) {}
 
   __device__ __forceinline__ void find(const Union& all, int tile, Offsets& offset) const {
     constexpr unsigned kEntry = sizeof(all.candidate[0]), kBase = sizeof(all.base[0]);
     // In bytes, which takes two instructions less than an index. A run is 32 of them, and has one base.
     const unsigned first = tile * (kTile * kEntry) + thread_index() / 16 * (kSteps * kEntry);
-    const uint2 entries = at<uint2>(all.candidate, first);
-    const unsigned base = at<unsigned>(all.base, first / (kRun * kEntry / kBase) & ~(kBase - 1));
+    const uint2 entries = read<uint2>(all.candidate, first);
+    const unsigned base = read<unsigned>(all.base, first / (kRun * kEntry / kBase) & ~(kBase - 1));
     const unsigned entry[kSteps] = {entries.x, entries.x >> 16, entries.y, entries.y >> 16};
 #pragma unroll
     for (int n = 0; n < kSteps; ++n) offset[n] = (base + (entry[n] - base) % kSpan) * kHeadSize + start_;
@@ -387,10 +390,10 @@ class Copies {
 
  private:
   template <typename T>
-  __device__ __forceinline__ static T at(const void* array, unsigned bytes) {
-    return *reinterpret_cast<const T*>(static_cast<const unsigned char*>(array) + bytes);
+  __device__ __forceinline__ static T read(const void* array, unsigned offset) {
+    return *reinterpret_cast<const T*>(static_cast<const unsigned char*>(array) + offset);
   }
-  __device__ __forceinline__ static unsigned row_of(unsigned thread) { return thread / 16 % 8 + thread / 128 * 32; }
+  __device__ __forceinline__ static unsigned place_of(unsigned thread) { return thread / 16 % 8 + thread / 128 * 32; }
   __device__ __forceinline__ static unsigned chunk_of(unsigned thread) { return thread % 16; }
 
   Smem& smem_;
@@ -441,10 +444,10 @@ class Attention {
 
   __device__ __forceinline__ void run(int tiles) {
     Sums sum;
-    const unsigned digits = digit_operand(), first_key = key_operand(0);
+    const unsigned digits = digit_operand(), first_keys = key_operand(0);
     wgmma_steps::begin();
 #pragma unroll
-    for (int step = 0; step < kKeySteps; ++step) multiply_keys(step, first_key, digits, sum);
+    for (int step = 0; step < kKeySteps; ++step) multiply_keys(step, first_keys, digits, sum);
     wgmma_steps::commit();
     wgmma_steps::wait(sum);
     const Place at;
@@ -453,7 +456,7 @@ class Attention {
     Weighing with;
     load(0, with);
     move_references<true>(sum, with);
-    unsigned next_key = key_operand(1), probability = probability_operand(0);
+    unsigned next_keys = key_operand(1), probabilities = probability_operand(0);
     for (int tile = 0; tile < tiles; ++tile) {
       float sum_of_two[kLaneHeads];
       const bool above = weigh(sum, with, tile % 2, sum_of_two);
@@ -471,9 +474,9 @@ class Attention {
       }
 #pragma unroll
       for (int n = 0; n < kLaneHeads; ++n) sum_[n] += sum_of_two[n];
-      add_weighted_values(tile, tiles, next_key, digits, probability, sum);
-      next_key ^= key_operand(0) ^ key_operand(1);  // not from tile % 2, which costs two moves between register files
-      probability ^= probability_operand(0) ^ probability_operand(1);
+      add_weighted_values(tile, tiles, next_keys, digits, probabilities, sum);
+      next_keys ^= key_operand(0) ^ key_operand(1);  // six instructions fewer than from tile % 2
+      probabilities ^= probability_operand(0) ^ probability_operand(1);
       load(min(tile + 1, tiles - 1), with);
       from_here(sum);
     }
@@ -487,7 +490,7 @@ class Attention {
 
   // What a lane needs to make probabilities of its sums of a tile.
   struct Weighing {
-    unsigned entries;  // of candidates g and g + 8, shifted for this pair
+    unsigned entries;  // of the two of its places g and g + 8, shifted so that kRowBit is the pair's first row
     float offset[kLaneHeads];
 
     __device__ __forceinline__ bool has(int n, int j) const {
@@ -586,7 +589,7 @@ class Attention {
 
   __device__ __forceinline__ void load(int tile, Weighing& with) const {
     const Place at;
-    const int first = tile * kTile + at.warp % 4 / 2 * 32 + at.g * Copies::kSteps + at.warp % 2 * 2;
+    const int first = tile * kTile + at.warp % 4 / 2 * 32 + at.g * 4 + at.warp % 2 * 2;  // the next is 8 places further
     with.entries = *reinterpret_cast<const unsigned*>(&smem_.all.candidate[first]) >> 2 * at.pair;
     const float* offset = &smem_.offset[kPairHeads * at.pair + kLaneHeads * at.t];
 #pragma unroll
@@ -626,8 +629,8 @@ class Attention {
     return largest > int8_ws::kLargest;
   }
 
-  // Moves the reference of each head to this tile's, if that is higher, and l with it. Rare, but for the first tile,
-  // when nothing has been added yet.
+  // Moves the reference of each head to this tile's, if that is higher, and l with it. Rare. kFirst: before the first
+  // tile, when l and acc are 0 and no factor is needed.
   template <bool kFirst>
   __device__ __forceinline__ void move_references(const Sums& sum, Weighing& with) {
     const Place at;
@@ -657,11 +660,12 @@ class Attention {
         least = min(least, of_warp);
       }
       const float top = static_cast<float>(m) * to_log2_[n];
+      // A quarter without a candidate has kNone: far below, but for units so small that any score is near 0.
       const float spread = top - static_cast<float>(least) * to_log2_[n];
       const float offset = (spread <= kEven ? kShift - kMargin : kShift) - top;
       float factor = 1.f;
       if (m != kNone && offset < with.offset[n]) {
-        if (!kFirst) {
+        if constexpr (!kFirst) {
           factor = ex2(offset - with.offset[n]);
           sum_[n] *= factor;
         }
@@ -669,7 +673,7 @@ class Attention {
       }
       if (at.warp % 4 == 0 && at.g == 0) {
         smem_.offset[head] = with.offset[n];
-        if (!kFirst) smem_.factor[head] = factor;
+        if constexpr (!kFirst) smem_.factor[head] = factor;
       }
     }
   }
@@ -697,24 +701,24 @@ class Attention {
 
   // acc += V^T * P^T for this warp's channels, still in flight when it returns, and next = the sums of the next tile.
   // They take turns: tensor cores have scores to compute while codes of values become FP16. Meanwhile K two tiles ahead
-  // and V one ahead are requested.
-  __device__ __forceinline__ void add_weighted_values(int tile, int tiles, unsigned key, unsigned digits, unsigned p,
-                                                      Sums& next) {
+  // and V one ahead are requested. keys, digits and probabilities are operands of products.
+  __device__ __forceinline__ void add_weighted_values(int tile, int tiles, unsigned keys, unsigned digits,
+                                                      unsigned probabilities, Sums& next) {
     const int buffer = tile % 2;
     const unsigned v_address = shared_address(&smem_.value[buffer]) + places_.first();
     const unsigned value_target = copies_.value_target(1 - buffer), key_target = copies_.key_target(buffer);
     unsigned codes[2][4];
-    const auto load = [&](int step) {
+    const auto load_codes = [&](int step) {
       ldmatrix_x4_trans(codes[step % 2], (v_address ^ 64 * (step % 2)) + 32 * kHeadSize * (step / 2));
     };
-    load(0);
+    load_codes(0);
     wgmma_steps::begin();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
 #pragma unroll
-      for (int n = 0; n < 2; ++n) multiply_keys(2 * step + n, key, digits, next);
+      for (int n = 0; n < 2; ++n) multiply_keys(2 * step + n, keys, digits, next);
       if (step == 3) wgmma_steps::commit();  // the sums
-      if (step + 1 < 4) load(step + 1);
+      if (step + 1 < 4) load_codes(step + 1);
       unsigned v[2][4];
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
@@ -723,7 +727,8 @@ class Attention {
       }
       wgmma_steps::begin();
 #pragma unroll
-      for (int n = 0; n < 2; ++n) wgmma_steps::multiply_add(acc_[step % 2], v[n], p + 4 * (step / 2) + 2 * n);
+      for (int n = 0; n < 2; ++n)
+        wgmma_steps::multiply_add(acc_[step % 2], v[n], probabilities + 4 * (step / 2) + 2 * n);
       wgmma_steps::commit();
 #pragma unroll
       for (int n = 0; n < Copies::kSteps; ++n) {
@@ -738,6 +743,7 @@ class Attention {
 
   // --- after the last tile -----------------------------------------------------------------------------------------
 
+  // A barrier of the CTA has followed the last look at the maxima of the warps, whose place the sums take.
   __device__ __forceinline__ void finish() {
     const Place at;
 #pragma unroll
@@ -782,7 +788,7 @@ class Attention {
   Smem& smem_;
   const Copies copies_;
   const TwoOffsets places_;     // in a tile of values and in one of probabilities
-  Copies::Offsets ahead_;       // of the next tile
+  Copies::Offsets ahead_;       // of the next tile; once its values are requested, of the one after
   float to_log2_[kLaneHeads];   // of this lane's heads
   float sum_[kLaneHeads] = {};  // l of this lane's candidates; as acc, in units of the probability tile
   float acc_[2][kHeads / 8][4] =
