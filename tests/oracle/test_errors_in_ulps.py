@@ -64,8 +64,10 @@ def test_the_rms_of_a_tail_is_that_of_the_worst_row() -> None:
     """A row of large outputs would hide what another is off by, and a row that is no number is not passed over."""
     expected = np.array([[[1024.0, 1024.0]], [[1.0, 1.0]]])
     oracle, tolerance = Reference(np.arange(2), expected), Tolerance("tail rms", 1e-3)
-    found = expected + np.array([[[0.0, 0.0]], [[0.003, 0.004]]])
-    assert measure(found, oracle, tolerance, NONE).used == pytest.approx(math.sqrt(12.5))
+    found = expected + np.array([[[4.0, 0.0]], [[0.003, 0.004]]])
+    assert measure(found, oracle, tolerance, NONE).used == pytest.approx(math.sqrt(12.5), rel=0.01)
+    worst = measure(found, oracle, tolerance, NONE)
+    assert (worst.place, worst.found) == ((1, 0, 1), 1.004)
     for row in range(2):
         found[row] = math.nan
         assert measure(found, oracle, tolerance, NONE).used == math.inf
