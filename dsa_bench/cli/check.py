@@ -64,15 +64,24 @@ def check(
     operator = cast("Op", op)
     cases = chosen_cases(case or [], operator)
     opened, said = open_backend(backend, operator)
+    results: list[CaseResult] = []
+    interrupt: KeyboardInterrupt | None = None
     try:
         chosen = chosen_kernels(kernels, opened.device.backend, operator)
         if said:
             note(said)
         with only_the_result_on_stdout(), CaseProgress(len(cases)) as progress:
-            results = list(check_cases(cases, chosen, opened, progress.begin))
+            for result in check_cases(cases, chosen, opened, progress.begin):
+                results.append(result)
+    except KeyboardInterrupt as error:  # what has been found is not lost
+        interrupt = error
+        note(f"{len(results)} checks had ended, of {len(cases)} cases asked for")
     finally:
         opened.close()
-    emit(check_json(results, opened.device) if format == "json" else check_text(results))
+    if results or interrupt is None:
+        emit(check_json(results, opened.device) if format == "json" else check_text(results))
+    if interrupt is not None:
+        raise interrupt
     _judge(results)
 
 

@@ -25,6 +25,24 @@ def test_the_table(command: Command) -> None:
     assert lines[-1] == "10 checks: 8 ok, 2 refused"
 
 
+def test_an_interrupted_check_says_what_it_found(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dsa_bench.sweep import numerics
+
+    whole = numerics.check_cases
+
+    def interrupted(*asked: Any) -> Any:
+        for number, result in enumerate(whole(*asked)):
+            if number == 3:
+                raise KeyboardInterrupt
+            yield result
+
+    monkeypatch.setattr(numerics, "check_cases", interrupted)
+    outcome = command(*CPU, "--case", "tail-30", "softmax-scale")
+    assert outcome.code == 130
+    assert outcome.out.splitlines()[-1] == "3 checks: 3 ok"
+    assert "3 checks had ended, of 2 cases asked for" in outcome.err
+
+
 def test_prefill_has_cases_and_kernels_of_its_own(command: Command) -> None:
     outcome = command(*CPU, "--op", "prefill", "--case", "groups", "cancelling-products")
     assert (outcome.code, outcome.err) == (0, "")
@@ -69,7 +87,7 @@ def test_a_case_that_no_kernel_takes_is_exit_3(command: Command) -> None:
             "'flash' is not one of previous, int8-tc, int8-digits, int8-ws, int8-union, emulation",
         ),
         (("--op", "sparse"), "'sparse' is not one of decode, prefill, dense, mix, gate"),
-        (("--case", "groups"), "--case groups: is none of"),
+        (("--case", "groups"), "--case groups: is a case of prefill and not of decode; add --op prefill"),
         (("--kernels", "emulation-bf16"), "--kernels emulation-bf16: is no kernel of decode"),
         (("--format", "csv"), "'csv' is not one of table, json"),
         (("--case",), "--case: needs at least one value"),

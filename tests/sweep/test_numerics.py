@@ -172,7 +172,7 @@ def test_choices() -> None:
             chosen_kernels([name], "cuda", "prefill")
     with pytest.raises(BadInput, match="emulation-bf16: is no kernel of decode; choose from previous, int8-tc, int8-d"):
         chosen_kernels(["emulation-bf16"], "cpu")
-    with pytest.raises(BadInput, match="--case groups: is none of"):
+    with pytest.raises(BadInput, match="--case groups: is a case of prefill and not of decode; add --op prefill"):
         chosen_cases(["groups"])
 
 
