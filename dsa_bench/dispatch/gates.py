@@ -299,7 +299,7 @@ GATES: dict[KernelName, tuple[GateRule, ...]] = {
         ),
         GateRule(
             "rows x KV heads", f"more than {WS_CTAS_PER_SM} for each multiprocessor, which int8-ws runs at once",
-            lambda c, _: f"{c.row_heads} for {c.sms}", lambda c, _: c.row_heads > WS_CTAS_PER_SM * c.sms,
+            lambda c, _: f"{c.row_heads} on {c.sms} multiprocessors", lambda c, _: c.row_heads > WS_CTAS_PER_SM * c.sms,
         ),
         # Code of older PTX has no rows that share: int8-ws would do all the work behind two launches for nothing.
         _HEAD_SIZE, _SCALE, _LONGEST_LIST, *_device("int8-union prefill", _WS_SM, WS_SM),

@@ -8,14 +8,15 @@ from typing import Any
 from dsa_bench.backends.cpu.backend import cpu_device
 from dsa_bench.bench.select import refuse_gpu_ceiling, refuse_gpu_timer
 from dsa_bench.bench.timers import WallTimer
+from dsa_bench.dispatch.choice import Choice
 from dsa_bench.model.device import DeviceSlots
 from dsa_bench.model.plan import VariantPlan
-from dsa_bench.model.request import DENSE, SPLIT_KERNELS, SparseCell, SparseRequest
+from dsa_bench.model.request import DENSE, SPLIT_KERNELS, Side, SparseCell, SparseRequest
 from dsa_bench.model.shape import SparseShape
 from dsa_bench.splits.digits import NO_CLUSTERS, PLANNED_CLUSTERS
 from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry
 from dsa_bench.sweep.cpu_time import cpu_launch_s
-from dsa_bench.sweep.variants import Place, cell_variants, side_name
+from dsa_bench.sweep.variants import Place, cell_choices, cell_variants, side_name
 
 PLAN_SCHEMA = "dsa-bench/plan"
 SETUP_S = 0.4
@@ -72,8 +73,19 @@ def _cell(request: SparseRequest, cell: SparseCell) -> dict[str, Any]:
 
 
 def _effective(request: SparseRequest, geometry: SparseGeometry, cell: SparseCell) -> dict[str, Any]:
-    variants = cell_variants(request, Place.planned(request, geometry), cell.shape)
-    return {**_cell(request, cell), "variants": [_variant(variant) for variant in variants]}
+    place = Place.planned(request, geometry)
+    variants = [_variant(variant) for variant in cell_variants(request, place, cell.shape)]
+    if not request.sides:
+        return {**_cell(request, cell), "variants": variants}
+    choices = zip(request.sides, cell_choices(request, place, cell.shape), strict=True)
+    return {**_cell(request, cell), "choices": [_choice(*one) for one in choices], "variants": variants}
+
+
+def _choice(side: Side, choice: Choice) -> dict[str, Any]:
+    """What the dispatcher takes for a side, and the gates of kernels asked before that said no."""
+    assert choice.variant is not None
+    refused = [f"{gate.kernel}: {gate}" for gate in choice.refusals]
+    return {"option": side_name(side), "kernel": choice.kernel, "variant": choice.variant.name, "refused": refused}
 
 
 def _variant(variant: VariantPlan) -> dict[str, Any]:

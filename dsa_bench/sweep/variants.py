@@ -22,7 +22,7 @@ from dsa_bench.model.errors import BadInput
 from dsa_bench.model.inputs import DEFAULT_SCALE
 from dsa_bench.model.plan import VariantPlan
 from dsa_bench.model.request import CEILINGS, Side, SideOption, SparseRequest
-from dsa_bench.model.shape import SparseShape
+from dsa_bench.model.shape import Op, SparseShape
 from dsa_bench.splits.geometry import CudaSparse, SparseGeometry, effective_variants
 from dsa_bench.splits.registry import named_rules
 
@@ -107,10 +107,19 @@ def cell_choices(request: SparseRequest, place: Place, shape: SparseShape) -> li
         if choice.shape is None or choice.shape.op != request.op:
             raise BadInput(
                 f"--option {side_name(side)}: the dispatcher takes {choice.kernel} for {shape.key}, which "
-                f"{request.op} does not measure; change the option or the shape (docs/dispatcher.md, Gates)"
+                f"{request.op} does not measure ({_refused(choice, request.op)}); change the option or the shape "
+                "(docs/dispatcher.md, Gates)"
             )
         choices.append(choice)
     return choices
+
+
+def _refused(choice: Choice, op: Op) -> str:
+    """Why no kernel of the operator took a call: by its sizes, or where all are switched off, by the options."""
+    gates = [gate for gate in choice.refusals if gate.kernel.endswith(f" {op}")]
+    switched_off = {gate.kernel for gate in gates if gate.name.startswith("ep.cuda.")}
+    of_sizes = [gate for gate in gates if gate.kernel not in switched_off]
+    return "; ".join(dict.fromkeys(map(str, of_sizes or gates)))
 
 
 def cell_variants(request: SparseRequest, place: Place, shape: SparseShape) -> list[VariantPlan]:

@@ -118,7 +118,13 @@ def test_the_plan_lets_rows_share_where_the_device_would(sms: str, kernels: list
         cells = json.loads(command(*plan, "--no-ceiling", *asked).out)["effective"]
         return [[variant["kernel"] for variant in cell["variants"]] for cell in cells]
 
-    assert planned("--option", f"{PREFILL}=1", f"{UNION}=1") == [[kernel] for kernel in kernels]
+    both = ("--option", f"{PREFILL}=1", f"{UNION}=1")
+    assert planned(*both) == [[kernel] for kernel in kernels]
+    for cell, kernel in zip(json.loads(command(*plan, *both).out)["effective"], kernels, strict=True):
+        (choice,) = cell["choices"]
+        assert (choice["option"], choice["variant"]) == (f"{PREFILL}=1,{UNION}=1", kernel)
+        refused = "int8-union prefill: rows x KV heads: needs more than 3 for each multiprocessor"
+        assert any(text.startswith(refused) for text in choice["refused"]) == (kernel == "int8-ws")
     assert planned("--kernels", "int8-ws", "int8-union") == [["int8-ws", "int8-union"]] * 2
 
 
@@ -158,6 +164,10 @@ def test_bad_options_are_one_line_and_exit_2(arguments: tuple[str, ...], said: s
         (("--option", f"{PREFILL}=1", "--kernels", "int8-ws"), "--kernels: is the dispatcher's to choose"),
         (("--option", f"{SWITCH}=1", "--rows", "8"), "takes int8-tc decode for op=prefill,rows=8"),
         (("--option", "ep.cuda.dsa_prefill_kernel=0"), "takes decode_grouped for op=prefill,rows=128"),
+        (
+            ("--query-heads", "34", "--kv-heads", "2", "--option", f"{PREFILL}=1"),
+            "measure (group: needs at most 16 query heads per KV head, found 17)",
+        ),
     ],
 )
 def test_bad_options_of_prefill_are_one_line_and_exit_2(

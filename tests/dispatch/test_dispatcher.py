@@ -603,7 +603,7 @@ def test_explain_says_when_rows_share_and_why_they_cannot(on: Callable[..., Disp
         (H200, {UNION: "1"}, {"context": 131073}, "context: needs at most 131072, found 131073"),
         (H200, {UNION: "1"}, {"query_heads": 26}, "group: needs at most 12 query heads per KV head, found 13"),
         (H200, {UNION: "1"}, {"rows": 128}, "rows x KV heads: needs more than 3 for each multiprocessor, which int8-ws "
-         "runs at once, found 256 for 132"),
+         "runs at once, found 256 on 132 multiprocessors"),
     ):  # fmt: skip
         chosen = on(gpu, options).choose(**{"rows": 256, "candidates": 2048, **sizes})
         assert f"  int8-union prefill refused by {said}" in chosen.explain()

@@ -227,7 +227,7 @@ def test_rows_share_where_int8_ws_does_not_run_all_at_once(sizes: dict[str, int]
     of_union = [str(gate) for gate in chosen.refusals if gate.kernel == "int8-union prefill"]
     row_heads, sms = sizes["rows"] * sizes.get("kv_heads", 2), sizes.get("sms", 132)
     said = "rows x KV heads: needs more than 3 for each multiprocessor, which int8-ws runs at once, found "
-    assert of_union == ([f"{said}{row_heads} for {sms}"] if kernel == "int8-ws prefill" else [])
+    assert of_union == ([f"{said}{row_heads} on {sms} multiprocessors"] if kernel == "int8-ws prefill" else [])
 
 
 def test_code_without_rows_that_share_leaves_all_to_int8_ws() -> None:
