@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dsa_bench.cli.main import app
+from dsa_bench.oracle.cases.catalog import DECODE_CASES, PREFILL_CASES
 from dsa_bench.report.plots.names import KINDS
 
 CONSOLE = re.compile(
@@ -54,6 +55,11 @@ def test_every_command_has_its_page_and_the_guide_names_it(root: Path) -> None:
 def test_every_kind_of_picture_is_explained(root: Path) -> None:
     page = (root / "docs" / "reading-plots.md").read_text()
     assert [name for name in KINDS if f"\n## {name}\n" not in page] == []
+
+
+def test_readme_counts_the_cases(root: Path) -> None:
+    cases = f"on {len(DECODE_CASES)} corner cases of decode and {len(PREFILL_CASES)} of prefill against FP64"
+    assert cases in (root / "README.md").read_text()
 
 
 def test_decisions_are_numbered_once(root: Path) -> None:
