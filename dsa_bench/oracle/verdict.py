@@ -49,11 +49,13 @@ def measure(out: NDArray[np.generic], oracle: Reference, tolerance: Tolerance, b
         ulps = off / spacing(expected)
         share = {"ulp": ulps / tolerance.limit, "bound": off / (bound + SMALLEST_BF16)}.get(tolerance.rule, off)
         rounding = np.where(np.isfinite(stored), stored - expected, 0.0)
-    if tolerance.rule == "tail rms":
-        share[np.arange(len(share)) != _worst_tail(found, expected)[0]] = -1.0
+    used: float | None = None
+    if tolerance.rule not in ("ulp", "bound"):
+        used, judged = _rms_share(found, oracle, tolerance)
+        share = np.where(judged[:, None, None], share, -1.0)
     at = np.unravel_index(int(share.argmax()), share.shape)
     return Error(
-        used=float(share[at]) if tolerance.rule in ("ulp", "bound") else _rms_share(found, oracle, tolerance),
+        used=float(share[at]) if used is None else used,
         place=(int(oracle.rows[at[0]]), *map(int, at[1:])),
         expected=float(expected[at]),
         found=float(found[at]),
@@ -68,20 +70,19 @@ def pooled_share(errors: list[Error], tolerance: Tolerance) -> float:
     return float(np.sqrt(found / floor)) / tolerance.limit if floor else (np.inf if found else 0.0)
 
 
-def _rms_share(found: F64, oracle: Reference, tolerance: Tolerance) -> float:
+def _rms_share(found: F64, oracle: Reference, tolerance: Tolerance) -> tuple[float, NDArray[np.bool_]]:
+    """And the rows that it is of: all, or of tails the worst, as larger outputs, of rows without a sink, would hide the
+    others' errors."""
+    judged = np.ones(len(found), bool)
     if tolerance.rule == "tail rms":
-        rms = _worst_tail(found, oracle.out)[1]
+        by_row = np.nan_to_num([_tail_rms(*row) for row in zip(found, oracle.out, strict=True)], nan=np.inf)
+        judged = np.arange(len(found)) == by_row.argmax()
+        rms = float(by_row.max())
     else:
         rms = relative_rms(found, oracle.out)
         if tolerance.rule == "rms over floor":
             rms /= oracle.rounding_floor
-    return rms / tolerance.limit if np.isfinite(rms) else np.inf
-
-
-def _worst_tail(found: F64, expected: F64) -> tuple[int, float]:
-    """Which row is farthest off, and how far: larger outputs, of rows without a sink, would hide the others' errors."""
-    by_row = np.nan_to_num([_tail_rms(*row) for row in zip(found, expected, strict=True)], nan=np.inf)
-    return int(by_row.argmax()), float(by_row.max())
+    return rms / tolerance.limit if np.isfinite(rms) else np.inf, judged
 
 
 def _tail_rms(found: F64, expected: F64) -> float:
