@@ -26,11 +26,12 @@ def chosen_cases(names: Sequence[str], op: Op = "decode") -> list[Case]:
     """Cases by name, all without one. Raises BadInput for a name that no case has, listing those that there are."""
     known = CASES[op]
     for name in names:
-        others = [other for other, cases in CASES.items() if name in cases]
-        if name not in known and others:
-            raise BadInput(f"--case {name}: is a case of {others[0]} and not of {op}; add --op {others[0]}")
-        if name not in known:
-            raise BadInput(f"--case {name}: is none of {', '.join(known)}")
+        if name in known:
+            continue
+        for other, cases in CASES.items():
+            if name in cases:
+                raise BadInput(f"--case {name}: is a case of {other} and not of {op}; add --op {other}")
+        raise BadInput(f"--case {name}: is none of {', '.join(known)}")
     return [known[name] for name in names or known]
 
 
