@@ -65,7 +65,10 @@ def check(
     cases = chosen_cases(case or [], operator)
     opened, said = open_backend(backend, operator)
     results: list[CaseResult] = []
-    interrupt: KeyboardInterrupt | None = None
+
+    def show() -> None:
+        emit(check_json(results, opened.device) if format == "json" else check_text(results))
+
     try:
         chosen = chosen_kernels(kernels, opened.device.backend, operator)
         if said:
@@ -73,15 +76,14 @@ def check(
         with only_the_result_on_stdout(), CaseProgress(len(cases)) as progress:
             for result in check_cases(cases, chosen, opened, progress.begin):
                 results.append(result)
-    except KeyboardInterrupt as error:  # what has been found is not lost
-        interrupt = error
+    except KeyboardInterrupt:
         note(f"{len(results)} checks had ended, of {len(cases)} cases asked for")
+        if results:
+            show()
+        raise
     finally:
         opened.close()
-    if results or interrupt is None:
-        emit(check_json(results, opened.device) if format == "json" else check_text(results))
-    if interrupt is not None:
-        raise interrupt
+    show()
     _judge(results)
 
 
