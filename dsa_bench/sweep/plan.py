@@ -16,7 +16,7 @@ from dsa_bench.model.shape import SparseShape
 from dsa_bench.splits.digits import NO_CLUSTERS, PLANNED_CLUSTERS
 from dsa_bench.splits.geometry import CpuSparse, CudaSparse, SparseGeometry
 from dsa_bench.sweep.cpu_time import cpu_launch_s
-from dsa_bench.sweep.variants import Place, cell_choices, cell_variants, side_name
+from dsa_bench.sweep.variants import Place, cell_choices, cell_variants, side_name, side_variants
 
 PLAN_SCHEMA = "dsa-bench/plan"
 SETUP_S = 0.4
@@ -74,11 +74,15 @@ def _cell(request: SparseRequest, cell: SparseCell) -> dict[str, Any]:
 
 def _effective(request: SparseRequest, geometry: SparseGeometry, cell: SparseCell) -> dict[str, Any]:
     place = Place.planned(request, geometry)
-    variants = [_variant(variant) for variant in cell_variants(request, place, cell.shape)]
     if not request.sides:
-        return {**_cell(request, cell), "variants": variants}
-    choices = zip(request.sides, cell_choices(request, place, cell.shape), strict=True)
-    return {**_cell(request, cell), "choices": [_choice(*one) for one in choices], "variants": variants}
+        variants = cell_variants(request, place, cell.shape)
+        return {**_cell(request, cell), "variants": [_variant(variant) for variant in variants]}
+    choices = cell_choices(request, place, cell.shape)
+    return {
+        **_cell(request, cell),
+        "choices": [_choice(*one) for one in zip(request.sides, choices, strict=True)],
+        "variants": [_variant(variant) for variant in side_variants(request, place, cell.shape, choices)],
+    }
 
 
 def _choice(side: Side, choice: Choice) -> dict[str, Any]:

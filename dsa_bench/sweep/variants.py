@@ -2,7 +2,7 @@
 """The launches that a cell measures: the kernels asked for, or with `--option` what the dispatcher takes."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -129,14 +129,21 @@ def cell_variants(request: SparseRequest, place: Place, shape: SparseShape) -> l
         rules = named_rules(request.rules, request.costs)
         asked = (request.measured_kernels, request.tiles_per_split)
         return effective_variants(geometry, shape, *asked, rules, request.tuned_target(shape))
+    return side_variants(request, place, shape, cell_choices(request, place, shape))
+
+
+def side_variants(
+    request: SparseRequest, place: Place, shape: SparseShape, choices: Sequence[Choice]
+) -> list[VariantPlan]:
+    """Of a cell whose sides have these choices."""
     by_name: dict[str, VariantPlan] = {}
-    for choice in cell_choices(request, place, shape):
+    for choice in choices:
         assert choice.variant is not None
         variant = choice.variant
         if (known := by_name.get(variant.name)) is not None:
             variant = replace(known, requested=tuple(dict.fromkeys((*known.requested, *variant.requested))))
         by_name[variant.name] = variant
-    ceilings = effective_variants(geometry, shape, CEILINGS, ()) if request.ceiling else []
+    ceilings = effective_variants(place.host.geometry, shape, CEILINGS, ()) if request.ceiling else []
     return [*by_name.values(), *ceilings]
 
 
