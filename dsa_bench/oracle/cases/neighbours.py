@@ -8,7 +8,8 @@ import numpy as np
 
 from dsa_bench.model.inputs import SparseInputs
 from dsa_bench.oracle.cases.case import BOUND, Case, Setting
-from dsa_bench.oracle.cases.rows import TAIL, row_inputs, set_sinks
+from dsa_bench.oracle.cases.rows import row_inputs
+from dsa_bench.oracle.cases.sinks import TAIL, set_sinks
 
 Positions = Sequence[int]
 CONTEXT = 523
