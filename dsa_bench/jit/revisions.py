@@ -50,7 +50,8 @@ def _tree(name: str, scratch: Path) -> KernelTree:
     top = _git(name, "rev-parse", "--show-toplevel").decode().strip()
     archive = _git(name, "-C", top, "archive", "--format=tar", commit, KERNELS)
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        tar.extractall(scratch, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.0 to 3.11.3 has none
+        tar.extractall(scratch)
     _refuse_without_kernels(name, scratch / KERNELS)
     return KernelTree(name, commit, scratch / KERNELS)
 
