@@ -13,7 +13,7 @@ from typing import Literal
 from dsa_bench.dispatch.options import DispatchOptions, Setting
 from dsa_bench.model.call import LaunchSite, LoadedKernel
 from dsa_bench.model.errors import BadInput, CannotMeasure, Unsupported
-from dsa_bench.model.request import DIGITS
+from dsa_bench.model.request import DIGITS, UNION_CONTEXT, UNION_GROUP, UNION_KV_HEADS
 from dsa_bench.splits.kernels import INT8_TC
 
 KernelName = Literal[
@@ -51,15 +51,11 @@ WS_SM = 90
 WS_CANDIDATES = 512
 """Where `int8-ws` has the instructions that it is made for, and lists from which on it is measured to be the faster one
 (decision 0035)."""
-UNION_GROUP = 12
-UNION_CONTEXT = 131072
-UNION_KV_HEADS = 128
-"""Up to which `int8-union` shares anything (kernels/dsa/prefill_int8_union.cu); `int8-ws` is faster beyond."""
 WS_CTAS_PER_SM = 3
 """CTAs of `int8-ws`, each a row and a KV head, that a multiprocessor of SM 9.0 holds (kernels/dsa/int8_ws.cuh).
 
 `int8-union` has a quarter as many CTAs where rows share: of a call that `int8-ws` runs all at once at most 3/4 of one
-for each multiprocessor, which holds 2. On an H200 128 rows of 2 KV heads lost, 256 gained (decision 0040)."""
+for each multiprocessor, which holds 2. On an H200 all above that share gained on record (decision 0040)."""
 CLUSTER_SM = 90
 WIDE_BYTES = 16
 OUT_BYTES = 8

@@ -21,6 +21,10 @@ WS = "int8-ws"
 PREFILL_KERNELS = (*SPARSE_KERNELS, WS)
 UNION = "int8-union"
 """int8-ws, but four neighbouring rows read what they select once: measured and dispatched on request only."""
+UNION_GROUP = 12
+UNION_CONTEXT = 131072
+UNION_KV_HEADS = 128
+"""Up to which it shares anything (kernels/dsa/prefill_int8_union.cu)."""
 PREFILL_CHOICES = (*PREFILL_KERNELS, UNION)
 KERNELS: dict[Op, tuple[str, ...]] = {"decode": DECODE_KERNELS, "prefill": PREFILL_CHOICES}
 """All of each operator."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsa_bench.model.inputs import SparseInputs
+from dsa_bench.model.request import UNION_CONTEXT, UNION_GROUP, UNION_KV_HEADS
 from dsa_bench.model.shape import TILE
 from dsa_bench.oracle import emulation_ws
 from dsa_bench.oracle.attention import F64, candidate_positions, folded_query
@@ -27,12 +28,6 @@ ROWS = 4
 """That share tiles."""
 MOST_CANDIDATES = 4096
 """Of a union."""
-MOST_CONTEXT = 131072
-"""Up to which bit maps of the lists fit a block."""
-MOST_HEADS = 12
-"""Of a group."""
-MOST_KV_HEADS = 128
-"""Of a call."""
 FIRST = 32
 """Entries of a list that say whether rows are alike."""
 RUN, SPAN = 16, 4096
@@ -60,7 +55,7 @@ def shared_candidates(inputs: SparseInputs, first_row: int) -> NDArray[np.int64]
     """The union of the lists of ROWS rows, ascending; nothing if they do not share it."""
     nothing = np.zeros(0, np.int64)
     rows = range(first_row, first_row + ROWS)
-    if rows.stop > inputs.shape.rows or inputs.shape.context > MOST_CONTEXT or not _look_alike(inputs, rows):
+    if rows.stop > inputs.shape.rows or inputs.shape.context > UNION_CONTEXT or not _look_alike(inputs, rows):
         return nothing
     lists = [candidate_positions(inputs, row) for row in rows]
     listed = sum(map(len, lists))
@@ -83,7 +78,7 @@ def _two_digits_suffice(inputs: SparseInputs, first_row: int, kv_head: int) -> b
     within = two_digit_error(folded, inputs.scale) <= PREFILL.query_budget
     small = np.abs(inputs.value_scale[kv_head]) <= PREFILL.tail_scale
     fits = np.abs(folded) < FP32_MAX
-    few = inputs.shape.group <= MOST_HEADS and inputs.shape.kv_heads <= MOST_KV_HEADS
+    few = inputs.shape.group <= UNION_GROUP and inputs.shape.kv_heads <= UNION_KV_HEADS
     return few and bool(within.all() and small.all() and fits.all())
 
 

@@ -11,9 +11,6 @@ import pytest
 from dsa_bench.dispatch.gates import (
     DEVICE_FUNCTION,
     GATES,
-    UNION_CONTEXT,
-    UNION_GROUP,
-    UNION_KV_HEADS,
     WS_CTAS_PER_SM,
     CallFacts,
     KernelChoice,
@@ -24,6 +21,7 @@ from dsa_bench.dispatch.options import resolve_options
 from dsa_bench.jit.target import parse_target
 from dsa_bench.model.call import LaunchSite, LoadedKernel
 from dsa_bench.model.errors import BadInput, CannotMeasure, Unsupported
+from dsa_bench.model.request import UNION_CONTEXT, UNION_GROUP, UNION_KV_HEADS
 
 ON = {"ep.cuda.dsa_decode_int8_tc": "1", "ep.cuda.dsa_prefill_int8_tc": "1"}
 TENSORS = ("query", "key", "value", "key_scale", "value_scale", "selected", "out", "workspace")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dsa_bench.model.inputs import BF16, SparseInputs
+from dsa_bench.model.request import UNION_CONTEXT, UNION_GROUP, UNION_KV_HEADS
 from dsa_bench.oracle import emulation_union as union
 from dsa_bench.oracle.attention import candidate_positions, logits, reference
 from dsa_bench.oracle.cases.catalog import PREFILL_CASES
@@ -27,9 +28,9 @@ def test_the_constants_are_the_kernels(root: Path) -> None:
     assert found["kMargin"] == union.MARGIN
     assert found["kEven"] == union.EVEN
     assert found["kRows"] == union.ROWS
-    assert found["kMaxGroup"] == union.MOST_HEADS
-    assert found["kMaxContext"] == union.MOST_CONTEXT
-    assert found["kMaxKvHeads"] == union.MOST_KV_HEADS
+    assert found["kMaxGroup"] == UNION_GROUP
+    assert found["kMaxContext"] == UNION_CONTEXT
+    assert found["kMaxKvHeads"] == UNION_KV_HEADS
     assert found["kMostTiles"] * 64 == union.MOST_CANDIDATES
     assert (found["kRun"], found["kSpan"]) == (union.RUN, union.SPAN)
 
