@@ -8,7 +8,7 @@ import platform
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from dsa_bench.backends.cpu import kernels
 from dsa_bench.model.device import DeviceFacts
 from dsa_bench.model.errors import VariantRefused
 from dsa_bench.model.inputs import BF16, SparseInputs
-from dsa_bench.model.plan import VariantPlan
+from dsa_bench.model.plan import SplitPlan, VariantPlan
 from dsa_bench.model.request import (
     BF16_EMULATION,
     DIGITS,
@@ -67,12 +67,35 @@ def cpu_kernel_hash(kernel: str) -> str:
     return hashlib.sha256(f"{kernel}\0{np.__version__}\0".encode() + source).hexdigest()[:16]
 
 
-EMULATED_PATHS = {
-    EMULATION: emulation.PATHS,
-    WS_EMULATION: emulation_ws.PATHS,
-    UNION_EMULATION: emulation_union.PATHS,
+class _Emulation(NamedTuple):
+    """One of a kernel whose CTAs choose among paths.
+
+    rows    of a task, which has a KV head of them      attend  (inputs, first row, KV head, splits) -> each of the rows
+    """
+
+    kernel: str
+    paths: tuple[str, ...]
+    attend: Callable[[SparseInputs, int, int, SplitPlan], Sequence[emulation.Emulated]]
+    rows: int = 1
+
+
+def _int8_tc(inputs: SparseInputs, row: int, kv_head: int, split: SplitPlan) -> list[emulation.Emulated]:
+    return [emulation.attend_row(inputs, row, kv_head, split, emulation.kernel_arithmetic(inputs.op))]
+
+
+def _int8_ws(inputs: SparseInputs, row: int, kv_head: int, _: SplitPlan) -> list[emulation.Emulated]:
+    return [emulation_ws.attend_row_ws(inputs, row, kv_head)]
+
+
+def _int8_union(inputs: SparseInputs, first_row: int, kv_head: int, _: SplitPlan) -> list[emulation.Emulated]:
+    return emulation_union.attend_neighbours(inputs, first_row, kv_head)
+
+
+EMULATED_BY_PATHS = {
+    EMULATION: _Emulation("int8-tc", emulation.PATHS, _int8_tc),
+    WS_EMULATION: _Emulation(WS, emulation_ws.PATHS, _int8_ws),
+    UNION_EMULATION: _Emulation(UNION, emulation_union.PATHS, _int8_union, emulation_union.ROWS),
 }
-"""Emulation -> the paths among which each CTA of its kernel chooses."""
 
 
 class CpuBackend:
@@ -141,7 +164,7 @@ class CpuSparseBuffers:
         self._paths: dict[str, list[dict[str, int]]] = {}
 
     def launcher(self, variant: VariantPlan) -> Launch:
-        if variant.kernel in EMULATED_PATHS:
+        if variant.kernel in EMULATED_BY_PATHS:
             return self._emulated_launch(variant)
         if variant.kernel == BF16_EMULATION:
             return self._bf16_launch()
@@ -151,12 +174,13 @@ class CpuSparseBuffers:
 
     def paths(self, variant: VariantPlan) -> dict[str, int] | None:
         """See backends.base.TellsPaths: the emulation can tell; the other kernels compute in one way."""
-        if variant.kernel not in EMULATED_PATHS:
+        if variant.kernel not in EMULATED_BY_PATHS:
             return None
         if variant.name not in self._paths:
             self._emulated_launch(variant)(0)
         taken = self._paths[variant.name]
-        return {path: sum(of_row_head[path] for of_row_head in taken) for path in EMULATED_PATHS[variant.kernel]}
+        paths = EMULATED_BY_PATHS[variant.kernel].paths
+        return {path: sum(of_row_head[path] for of_row_head in taken) for path in paths}
 
     def fill_output(self, value: float) -> None:
         self._out[:] = value
@@ -204,27 +228,19 @@ class CpuSparseBuffers:
             raise VariantRefused(f"softmax scale {self._inputs.scale:g}: {kernel} takes 0 to {emulation.MAX_SCALE:g}")
 
     def _emulated_launch(self, variant: VariantPlan) -> Launch:
-        shape = self._inputs.shape
-        self._refuse_beyond_scale({WS_EMULATION: WS, UNION_EMULATION: UNION}.get(variant.kernel, "int8-tc"))
-        step = emulation_union.ROWS if variant.kernel == UNION_EMULATION else 1
+        shape, emulated_by = self._inputs.shape, EMULATED_BY_PATHS[variant.kernel]
+        self._refuse_beyond_scale(emulated_by.kernel)
 
         def attend_rows(task: int) -> None:
-            first, kv_head = task // shape.kv_heads * step, task % shape.kv_heads
-            for row, emulated in enumerate(attend(first, kv_head), first):
+            first, kv_head = task // shape.kv_heads * emulated_by.rows, task % shape.kv_heads
+            attended = emulated_by.attend(self._inputs, first, kv_head, variant.split)
+            for row, emulated in enumerate(attended, first):
                 paths[row * shape.kv_heads + kv_head] = emulated.paths
                 self._store(row, kv_head, emulated.out)
 
         def launch(_: int) -> None:
-            self._run(attend_rows, ceil_div(shape.rows, step) * shape.kv_heads)
+            self._run(attend_rows, ceil_div(shape.rows, emulated_by.rows) * shape.kv_heads)
             self._paths[variant.name] = paths
-
-        def attend(row: int, kv_head: int) -> Sequence[emulation.Emulated]:
-            if variant.kernel == UNION_EMULATION:
-                return emulation_union.attend_neighbours(self._inputs, row, kv_head)
-            if variant.kernel == WS_EMULATION:
-                return [emulation_ws.attend_row_ws(self._inputs, row, kv_head)]
-            arithmetic = emulation.kernel_arithmetic(shape.op)
-            return [emulation.attend_row(self._inputs, row, kv_head, variant.split, arithmetic)]
 
         paths: list[dict[str, int]] = [{} for _ in range(shape.row_heads)]
         return launch
